@@ -44,7 +44,7 @@ def test_an_open_model_is_for_one_audit_at_a_time(trio, audited):
             lambda: evaluate(full, EXAMPLES, metrics=["prob"], run=AUTO),
             lambda: elicit(full, EXAMPLES, probes=["plain"], options=ElicitOptions(samples=0), run=AUTO),
         )
-        busy = "is run by another thread: a HookedModel serves one thread at a time"
+        busy = "is in use by another thread: a HookedModel serves one thread at a time"
         with Baseline.measure(full, paths.retain, EXAMPLES, options=AUTO).recorded(options=AUTO) as recorded:
             for ask in asks:
                 with pytest.raises(ModelBusyError, match=busy):

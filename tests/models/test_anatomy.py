@@ -102,8 +102,8 @@ def test_a_model_of_ones_own_is_read_where_it_has_the_expected_form():
     ("make", "why"),
     [
         (lambda: of(Inner), "it has no inner model"),
-        (lambda: of(hidden_size=None), "its config does not give hidden_size"),
-        (lambda: of(vocab_size=None, num_hidden_layers=None), "does not give num_hidden_layers and vocab_size"),
+        (lambda: of(hidden_size=None), "its config does not define hidden_size"),
+        (lambda: of(vocab_size=None, num_hidden_layers=None), "does not define num_hidden_layers and vocab_size"),
         (lambda: of(num_hidden_layers=3), r"its inner model \(Inner\) has no list of 3 blocks with a final norm"),
         (lambda: build_model("llama").model, "it has no inner model"),
         (lambda: LlamaForSequenceClassification(build_model("llama").config), "it has no language-model head"),

@@ -53,14 +53,14 @@ def test_unused_weights_of_the_decoder_are_refused_and_others_reported(copy_of):
     )
     forget_warnings()
     with pytest.warns(
-        UdsLensWarning, match=r"holds 1 weights .*\(v_head.summary.weight\): they do not affect the measurement"
+        UdsLensWarning, match=r"contains 1 weights .*\(v_head.summary.weight\): they do not affect the measurement"
     ):
         open_model(folder, device="cpu").close()
     with_config(folder, num_hidden_layers=2)
     with pytest.raises(ModelError, match=r"does not use with its config.json \(model.layers.2.*num_hidden_layers"):
         open_model(folder, device="cpu")
     folder = with_weights(copy_of(name="other"), **{"model.layers.1.self_attn.q_proj.bias": torch.ones(32)})
-    with pytest.raises(ModelError, match=r"holds 1 weights that LlamaForCausalLM .*q_proj\.bias.*Correct"):
+    with pytest.raises(ModelError, match=r"contains 1 weights that LlamaForCausalLM .*q_proj\.bias.*Correct"):
         open_model(folder, device="cpu")
 
 
@@ -219,7 +219,9 @@ def test_weights_that_are_no_numbers_are_refused(copy_of):
 def test_a_config_that_calls_plain_weights_quantised_is_refused_in_words(copy_of, settings):
     """bitsandbytes would fail in the first pass, with an AssertionError that says nothing."""
     folder = with_config(copy_of(), quantization_config=settings)
-    with pytest.raises(ModelError, match=r"quantised by bitsandbytes, but its files hold plain ones .*: remove quant"):
+    with pytest.raises(
+        ModelError, match=r"quantised by bitsandbytes, but its files contain unquantised .*: remove quant"
+    ):
         open_model(folder, device="cpu")
 
 
@@ -255,14 +257,14 @@ def refused(folder, words):
 
 def test_adapters_that_cannot_be_opened_are_refused(copy_of, trio, tmp_path):
     merged = save_adapter(copy_of(), trio("llama").full)
-    refused(merged, r"holds a whole model \(model.safetensors\) and a PEFT adapter")
+    refused(merged, r"contains a complete model \(model.safetensors\) and a PEFT adapter")
     refused(save_adapter(tmp_path / "one", tmp_path / "one"), "has itself as its base")
     save_adapter(tmp_path / "one", "../two")
     save_adapter(tmp_path / "two", tmp_path / "one")
     refused(tmp_path / "one", r"has itself as its base \('.*two'\): set base_model_name_or_path")
     folder = save_adapter(tmp_path / "adapter", trio("llama").full)
     (folder / "adapter_model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"without its weights: expected adapter_model.safetensors"):
+    with pytest.raises(ModelError, match=r"not its weights: expected adapter_model.safetensors"):
         open_model(folder)  # it is no wrong id of the Hub
 
 
@@ -271,7 +273,7 @@ def test_an_adapter_on_a_hub_model_never_asks_the_network(tmp_path, monkeypatch)
     asked = []
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("socket.create_connection", lambda *a, **k: asked.append(a) or pytest.fail("network"))
-    refused(folder, r"belongs to 'owner/base', which is neither a directory here.*hf download owner/base")
+    refused(folder, r"belongs to 'owner/base', which is neither a local directory.*hf download owner/base")
     assert not asked
 
 

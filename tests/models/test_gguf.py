@@ -212,7 +212,7 @@ def test_what_cannot_be_read_is_refused_in_words(files: Path, tiny: Tiny, tmp_pa
     shutil.copyfile(good, tmp_path / "tiny-00001-of-00002.gguf")
     with pytest.raises(ModelError, match="is one of 2 parts of a model: join them"):
         open_model(tmp_path / "tiny-00001-of-00002.gguf", device="cpu")
-    with pytest.raises(ModelError, match=r"holds 2 GGUF files \(other.gguf, tiny-00001-of-00002.gguf\): name one"):
+    with pytest.raises(ModelError, match=r"contains 2 GGUF files \(other.gguf, tiny-00001-of-00002.gguf\): choose one"):
         open_model(tmp_path, device="cpu")
     with pytest.raises(ModelError, match=r"cannot read .*gone\.gguf': No such file"):  # since it was found
         storage(tmp_path / "gone.gguf")
@@ -298,9 +298,9 @@ def test_what_the_reader_leaves_out_is_entered_or_refused(tiny: Tiny, tmp_path: 
     refused("yarn", "scales rotary frequencies \\('yarn'\\)", entries={"rope.scaling.type": "yarn"})
     strange = np.linspace(1, 3, half, dtype=np.float32)
     refused("strange", "divides rotary frequencies .* no known setting", tensors={"rope_freqs.weight": strange})
-    refused("long", "holds rotary factors .rope_factors_long", tensors={"rope_factors_long.weight": strange})
+    refused("long", "contains rotary factors .rope_factors_long", tensors={"rope_factors_long.weight": strange})
     bias = np.ones(load_config(tiny_file).hidden_size, np.float32)
-    refused("bias", "holds 1 tensors that LlamaForCausalLM has no place for", tensors={"blk.0.attn_q.bias": bias})
+    refused("bias", "contains 1 tensors that LlamaForCausalLM does not use", tensors={"blk.0.attn_q.bias": bias})
 
 
 def test_the_named_file_is_read_wherever_the_process_runs(
@@ -326,7 +326,7 @@ def test_counts_and_offsets_are_held_against_the_file(files: Path, tiny: Tiny, t
     stored = load_config(files / "F32" / "tiny-F32.gguf").num_hidden_layers
     for blocks in (stored - 1, 10**6, 2**32 - 1):
         file = write_gguf(tiny.full, tmp_path / f"{blocks}.gguf", blocks=blocks)
-        with pytest.raises(ModelError, match=f"says that it has {blocks} blocks, but holds the weights of {stored}:"):
+        with pytest.raises(ModelError, match=f"declares {blocks} blocks, but contains the weights of {stored}:"):
             open_model(file, device="cpu")
     good = (files / "F32" / "tiny-F32.gguf").read_bytes()
 

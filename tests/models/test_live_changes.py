@@ -126,9 +126,9 @@ def test_a_live_adapter_is_run_and_fingerprinted_with_its_settings(live):
         (lambda m: torch.nn.Linear(2, 2), "cannot open Linear as a model: expected a transformers causal"),
         (torch.nn.DataParallel, r"cannot open DataParallel: it wraps a LlamaForCausalLM.*model\.module"),
         (compiled, r"cannot open OptimizedModule: it wraps a LlamaForCausalLM.*model\._orig_mod"),
-        (lambda m: m.model, "LlamaModel is not a decoder of the expected form: it has no inner model"),
+        (lambda m: m.model, "LlamaModel is not a decoder with the expected parts: it has no inner model"),
         (encoder_and_decoder, "T5"),
-        (prompted, "puts learned states before the prompt"),
+        (prompted, "adds learned states before the prompt"),
         (of_two_dtypes, r"mixes dtypes: .*q_proj float32 and model.layers.2.mlp.gate_proj bfloat16"),
     ],
 )

@@ -78,7 +78,7 @@ def test_what_is_no_checkpoint_is_refused_at_once(trio, tmp_path, monkeypatch):
         ("~/nowhere-at-all", "no directory"),
         ("runs/npo/final", "no directory"),
         ("ckpt/npx", r"no directory 'ckpt/npx'. Because 'ckpt' is a directory here, the name was not looked up"),
-        (trio("llama").full / "config.json", r"config.json' is a file: expected the directory"),
+        (trio("llama").full / "config.json", r"config.json' is a file: expected a checkpoint directory"),
         (tmp_path, r"has no config.json: expected a directory written by save_pretrained"),
         (tmp_path / "ckpt" / "simnpp", r"no directory .* Did you mean '.*/ckpt/simnpo'\?"),
         (tmp_path / "ckptt" / "simnpo", r"no directory .* Did you mean '.*/ckpt/simnpo'\?"),
@@ -98,10 +98,10 @@ def test_a_hub_id_without_network_gives_one_error_soon(offline, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"it waits for {seconds} s and tries again"))
     with pytest.raises(
         ModelError,
-        match="no directory 'nobody/no-such-model' here and no downloaded copy, and offline the Hub is not used",
+        match="no directory 'nobody/no-such-model' here and no downloaded copy, and the Hub is not used offline",
     ) as caught:
         open_model("nobody/no-such-model", offline=offline)
-    assert "Check the path, or download the model where there is a connection" in str(caught.value)
+    assert "Check the path, or download the model on a machine with a connection" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -116,9 +116,9 @@ def test_a_hub_id_that_does_not_exist_is_reported_with_what_was_tried(monkeypatc
         read_checkpoint_info("nobody/no-such-model")
     assert str(caught.value).startswith(
         "there is no directory 'nobody/no-such-model' here, and looking it up on the Hub failed: "
-        "nobody/no-such-model is not a valid model identifier. Check the path or the spelling; "
+        "nobody/no-such-model is not a valid model identifier. Check the path or the spelling, "
     )
-    with pytest.raises(ModelError, match="and offline the Hub is not used"):
+    with pytest.raises(ModelError, match="and the Hub is not used offline"):
         read_checkpoint_info("nobody/no-such-model", offline=True)
 
 
@@ -151,7 +151,7 @@ LOADING = r"cannot load the checkpoint in '.*copy': "
             lambda folder: with_config(folder, quantization_config={"quant_method": "foo"}),
             "quantised by 'foo', which transformers",
         ),
-        (lambda folder: with_config(folder, quantization_config={}), "quantised and not by which method: remove"),
+        (lambda folder: with_config(folder, quantization_config={}), "quantised but not by which method: remove"),
         (truncated, LOADING),
         (lambda folder: (folder / "config.json").write_text("{"), LOADING),
         (lambda folder: (folder / "config.json").write_text("[]"), LOADING),

@@ -156,7 +156,7 @@ def test_what_cannot_be_streamed_is_said(trio, tmp_path):
     with pytest.raises(ModelError, match=r"'model\.norm\.weight' is stored as I8; expected floating point"):
         streamed(folder)
     with_config(folder, transformers_weights="other.safetensors")
-    assert "names the file of its weights (other.safetensors)" in why_not_streamed(folder)
+    assert "names its weight file (other.safetensors)" in why_not_streamed(folder)
     wide = with_config(shutil.copytree(trio("llama").full, tmp_path / "wide"), intermediate_size=64)
     with pytest.raises(ModelError, match=r"does not fill 12 weights .*weight: \(32, 48\) instead of \(32, 64\)"):
         streamed(wide)

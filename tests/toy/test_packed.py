@@ -88,7 +88,7 @@ def test_two_processes_may_unpack_at_once(home, monkeypatch):
 
 def test_errors_name_the_folder_and_the_fix(home):
     home.write_text("a file")
-    with pytest.raises(StorageError, match="Set HF_HOME to a directory"):
+    with pytest.raises(StorageError, match="Set HF_HOME to a writable directory"):
         load()
     home.unlink()
     (load().unlearned["ga"] / "model.safetensors").unlink()

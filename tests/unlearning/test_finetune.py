@@ -170,7 +170,7 @@ def test_an_adapter_of_a_model_of_another_size_is_named(taught: Path, trio, tmp_
     adapter = shutil.copytree(taught / "taught", tmp_path / "adapter")
     (adapter / "finetuning.json").unlink()  # as adapters of other libraries, which have no record
     with_config(adapter, file="adapter_config.json", base_model_name_or_path=str(trio("llama").full))
-    with pytest.raises(ModelError, match=r"does not fit its base .* \(size mismatch for .*trained on another model"):
+    with pytest.raises(ModelError, match=r"does not match its base .* \(size mismatch for .*trained on another model"):
         open_model(adapter, device="cpu")
 
 

@@ -1,6 +1,7 @@
-"""The parts of a transformers decoder: its blocks, its final norm, its head.
+"""The parts of a transformers decoder: its blocks, final norm and head.
 
-The engines of `uds_lens.patching` access models only through this map, so no other file needs a family's names.
+The engines in `uds_lens.patching` access models only through `Anatomy`, so only this module needs to know the attribute
+names of a model family.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ class Anatomy:
     """The parts of one causal language model, as references into it."""
 
     causal_lm: nn.Module
-    """The whole model with its head; calling it returns an output with `.logits`."""
+    """The complete model, including its head; calling it returns an output with `.logits`."""
 
     base: nn.Module
-    """The decoder without head; calling it returns an output with `.last_hidden_state`."""
+    """The decoder without the head; calling it returns an output with `.last_hidden_state`."""
 
     root: nn.Module
-    """The module that holds the blocks; usually `base` itself."""
+    """The module that contains the blocks; usually `base` itself."""
 
     layers: nn.ModuleList
     """The blocks, in execution order."""
@@ -57,17 +58,17 @@ class Anatomy:
 
     @cached_property
     def keeps_masks(self) -> bool:
-        """Whether blocks hold a square buffer (GPT-Neo's local attention): a mask by position in the key layout."""
+        """Whether blocks have a square buffer: an attention mask by position (as in GPT-Neo's local attention)."""
         return any(b.ndim >= 2 and b.shape[-1] == b.shape[-2] > 1 for b in self.layers.buffers())
 
     def unembed(self, normed: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_vocab"]:
-        """Return the logits of states that already passed the final norm.
+        """Return the logits for hidden states that have already passed the final norm.
 
-        The model's own `forward` runs with its decoder stubbed, so that a family's soft-capping, logit scaling and head
-        biases apply automatically.
+        The model's own `forward` runs with a stub in place of its decoder, so soft-capping, logit scaling and head
+        biases apply as usual.
 
         Args:
-            normed: States after the final norm.
+            normed: Hidden states after the final norm.
 
         Returns:
             Logits in the model's dtype.
@@ -82,8 +83,8 @@ class Anatomy:
             logits = self.causal_lm(input_ids=dummy, use_cache=False).logits[0]
         if len(logits) != len(normed):
             raise ModelError(
-                f"{type(self.causal_lm).__name__} computes its logits from something other than its decoder's last "
-                "state: its head cannot be applied alone. Use ",
+                f"{type(self.causal_lm).__name__} does not compute its logits from its decoder's last hidden state "
+                "alone, so its head cannot be applied separately. Use ",
                 Setting("engine", "naive"),
                 ".",
             )
@@ -97,14 +98,14 @@ def anatomy_of(causal_lm: nn.Module) -> Anatomy:
         causal_lm: A plain transformers model, or the one inside a `TransformerBridge`.
 
     Raises:
-        ModelError: The model is not of the expected form (an inner model with a list of blocks and a norm, a head); the
-            message says what is missing, and what a model must have.
+        ModelError: The model does not have the expected parts (an inner model with a list of blocks and a final norm,
+            and a head). The message says what is missing and what is expected.
     """
     model: Any = causal_lm
     text = model.config.get_text_config()
     entries = ("hidden_size", "num_hidden_layers", "vocab_size")
     if absent := [entry for entry in entries if not isinstance(getattr(text, entry, None), int)]:
-        raise _unfit(model, f"its config does not give {' and '.join(absent)}")
+        raise _unfit(model, f"its config does not define {' and '.join(absent)}")
     depth = text.num_hidden_layers
     # Llama-4 declares a prefix other than the one it uses.
     named = (getattr(model, name, None) for name in (getattr(model, "base_model_prefix", ""), "model") if name)
@@ -122,19 +123,19 @@ def anatomy_of(causal_lm: nn.Module) -> Anatomy:
 
 
 def _unfit(model: Any, why: str) -> ModelError:
-    """Say what a model lacks, and what it must have."""
+    """Return an error that says what a model lacks and what is expected."""
     return ModelError(
-        f"{type(model).__name__} is not a decoder of the expected form: {why}. Expected: an inner model, named by "
-        "base_model_prefix or `model`, which returns last_hidden_state; in it (or its `decoder`) one ModuleList of "
-        f"num_hidden_layers blocks, and a norm after them ({', '.join(FINAL_NORM_NAMES)}); a head that "
+        f"{type(model).__name__} is not a decoder with the expected parts: {why}. Expected: an inner model, named by "
+        "base_model_prefix or `model`, that returns last_hidden_state; in it (or its `decoder`), one ModuleList "
+        f"of num_hidden_layers blocks, followed by a norm ({', '.join(FINAL_NORM_NAMES)}); a head that "
         "get_output_embeddings() returns; and hidden_size, num_hidden_layers and vocab_size in the config. Load causal "
-        "language models with AutoModelForCausalLM, and the text model of a multimodal one on its own; "
-        "encoder-decoders and models without attention (Mamba, RWKV) are not supported."
+        "language models with AutoModelForCausalLM, and from a multimodal model only its text model. "
+        "Encoder-decoder models and models without attention (Mamba, RWKV) are not supported."
     )
 
 
 class _DecoderOutput:
-    """Decoder output for a head: it has the states, and None for everything else (caches, router logits)."""
+    """Decoder output for the head: the hidden states, and None for everything else (caches, router logits)."""
 
     def __init__(self, states: Tensor) -> None:
         self.last_hidden_state = states
@@ -150,7 +151,7 @@ class _DecoderOutput:
 def forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """Replace a module's `forward` inside the `with` block."""
     before = {name: value for name, value in vars(module).items() if name == "forward"}
-    module.__dict__["forward"] = forward  # a Bridge's blocks pass attributes on to what they wrap
+    module.__dict__["forward"] = forward  # not `setattr`: a Bridge's blocks pass attributes on to the modules they wrap
     try:
         yield
     finally:
@@ -159,11 +160,11 @@ def forward_replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator
 
 
 _PLAIN = {"return_dict": True, "output_router_logits": False}
-"""Settings that change the form of a forward's output, not its values."""
+"""Settings that change the format of a model's output, but not its values."""
 
 
 def set_plain_outputs(config: Any) -> None:
-    """Set the output format that the library reads: saved checkpoints keep the one used in training."""
+    """Set the output format that this library reads, because saved checkpoints keep the format used in training."""
     for part in {id(c): c for c in (config, config.get_text_config())}.values():
         for name, value in _PLAIN.items():
             if getattr(part, name, value) != value:
@@ -171,11 +172,11 @@ def set_plain_outputs(config: Any) -> None:
 
 
 def require_plain_outputs(config: Any, name: str) -> None:
-    """Raise `ModelError` unless a live model has the output format that the library reads."""
+    """Raise `ModelError` unless a live model has the output format that this library reads."""
     for part in (config, config.get_text_config()):
         for setting, value in _PLAIN.items():
             if getattr(part, setting, value) != value:
                 raise ModelError(
-                    f"the live model {name!r} is used as it is, and its config has {setting}="
-                    f"{getattr(part, setting)!r}: set model.config.{setting} = {value!r} first."
+                    f"the config of the live model {name!r} has {setting}={getattr(part, setting)!r}, and live models "
+                    f"are not modified: set model.config.{setting} = {value!r} first."
                 )

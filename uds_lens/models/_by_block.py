@@ -1,13 +1,13 @@
-"""A checkpoint whose weights are read while it runs: one block at a time, with the next one read in parallel.
+"""A checkpoint whose weights are read while it runs, one block at a time; the next block is read in parallel.
 
-The model is built without weights, on the meta device. `embed` reads the weights before the blocks, `blocks` fills and
-empties one block after the other, and `head` reads the rest. All weights are hashed as they are read, so the
-fingerprint (the same as that of the open model) needs no extra reading.
+The model is built without weights, on the meta device. `embed` reads the weights before the blocks, `blocks` loads and
+releases one block after another, and `head` reads the head. All weights are hashed as they are read, so no additional
+reading is needed for the fingerprint (which is the same as for a fully loaded model).
 
-All blocks share the same two buffers: one for the bytes of the file, one for the model's weights. Fresh memory for each
-would cost more than filling it (every page must be mapped again), and memory held back by allocators would grow with
-the model. Weights outside the blocks are read piecewise, directly into place. Memory freed by a block's computation is
-returned to the system before the next block.
+All blocks share two buffers: one for bytes from the files, and one for the model's weights. Allocating new memory for
+each block would take longer than filling it (every page must be mapped again), and the memory that allocators keep
+would grow with the model. Weights outside the blocks are read in pieces, directly into their final place. Memory freed
+after a block's computation is returned to the system before the next block.
 """
 
 from __future__ import annotations
@@ -71,44 +71,44 @@ _DTYPES = {
     "F16": torch.float16,
     "BF16": torch.bfloat16,
 }
-"""Dtypes of unquantised weights, by their names in safetensors files."""
+"""Dtypes of unquantised weights, keyed by their names in safetensors files."""
 
 
 def why_not_streamed(source: object, *, revision: str | None = None, offline: bool = False) -> str | None:
-    """Say why the weights of a model cannot be read block by block; None if they can."""
+    """Return why a model's weights cannot be read block by block; None if they can."""
     if not isinstance(source, str | os.PathLike):
-        return "it is in memory already"
+        return "it is already in memory"
     if is_adapter(source):
-        return "it is an adapter: merge it into its base, and save the whole model"
+        return "it is an adapter: merge it into its base, and save the complete model"
     if storage_of(source) is not None:
-        return "it is a GGUF file, which is unpacked as a whole"
+        return "it is a GGUF file, which can only be unpacked as a whole"
     config = load_config(source, revision=revision, offline=offline, trust_remote_code=False)
     if getattr(config, QUANTISED_ENTRY, None):
-        return "its weights are quantised, and only plain ones are read block by block"
+        return "its weights are quantised, and only unquantised weights can be read block by block"
     if (named := getattr(config, WEIGHTS_ENTRY, None)) is not None:
-        return f"its config names the file of its weights ({str(named)[:60]}): call that {ALONE}, or save it again"
+        return f"its config names its weight file ({str(named)[:60]}): rename it to {ALONE}, or save the model again"
     folder = _folder(source, revision=revision, offline=offline)
     if not (folder / INDEX).is_file() and not (folder / ALONE).is_file():
-        return f"it has neither {ALONE} nor {INDEX}: save it with save_pretrained, as safetensors"
+        return f"it has neither {ALONE} nor {INDEX}: save it as safetensors, with save_pretrained"
     return None
 
 
 def files_of(source: Place, *, revision: str | None, offline: bool) -> CheckpointFiles:
-    """List the files with a checkpoint's config and weights, for comparison with an earlier run."""
+    """List a checkpoint's config and weight files, to compare them with those of an earlier run."""
     files = checkpoint_files(_folder(source, revision=revision, offline=offline)) or ()
     return tuple(file for file in files if file[0].endswith((".safetensors", "config.json")))
 
 
 def weight_files_of(source: Place, *, revision: str | None, offline: bool) -> list[Path]:
-    """List the files that a streamed checkpoint is read from; there may be others next to them."""
+    """List the files from which a streamed checkpoint is read; its directory may contain other weight files."""
     return weight_files(_folder(source, revision=revision, offline=offline), os.fspath(source))
 
 
 class StreamedModel(HookedModel):
-    """A checkpoint opened for a single reading; use it in a `with` block. Only the part read last holds weights.
+    """A checkpoint whose weights are read while it runs; use it in a `with` block. Only the part read last is loaded.
 
     Raises:
-        ModelError: It cannot be streamed, or its files are not those of a complete model.
+        ModelError: The checkpoint cannot be streamed, or its files are not a complete model.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class StreamedModel(HookedModel):
         self._embedding: Any = made.model.get_input_embeddings()
         self._head: Any = made.model.get_output_embeddings()
         self.is_tied = self._head.weight is self._embedding.weight
-        """Whether the head is the input embedding."""
+        """Whether the head shares the weight of the input embedding."""
         self._empty: dict[str, Tensor] = dict(sorted(made.model.state_dict(keep_vars=True).items()))
         first: dict[int, str] = {}
         self._hashed_as = {place: first.setdefault(id(weight), place) for place, weight in self._empty.items()}
@@ -158,7 +158,7 @@ class StreamedModel(HookedModel):
                 self._keys[self._part_of[place]].append(key)
                 self._dtypes[key] = self._empty[place].dtype
         self._files.require_plain(list(self._dtypes))
-        # Tensors that become a weight unchanged; others are joined or split.
+        # Stored tensors that become a weight unchanged; other tensors are joined or split.
         sources = Counter(made.filled_by.values())
         self._plain = {
             key
@@ -174,7 +174,7 @@ class StreamedModel(HookedModel):
 
     @property
     def device(self) -> torch.device:
-        """Device that its blocks run on."""
+        """The device on which the blocks run."""
         return self._device
 
     def close(self) -> None:
@@ -189,19 +189,19 @@ class StreamedModel(HookedModel):
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of weights that were read so far, as the files hold them."""
+        """Number of weight bytes read so far, in the dtypes of the files."""
         return self._files.bytes_read
 
     @property
     def bytes_stored(self) -> int:
-        """Bytes of all weights of the model, as the files hold them."""
+        """Number of bytes of all the model's weights, in the dtypes of the files."""
         return sum(self._files.nbytes(key) for keys in self._keys.values() for key in keys)
 
     def embed(self, ids: Int[Tensor, "token"]) -> None:
-        """Read the weights around the blocks; keep only some tokens' rows of an input embedding that is not tied.
+        """Read the weights around the blocks; the input embedding keeps only the rows of the given tokens.
 
         Args:
-            ids: Every token that will be run, each once, in increasing order.
+            ids: All tokens that will be run, without repetition, in increasing order.
         """
         self._read("around")
         self._read("embedding")
@@ -211,7 +211,7 @@ class StreamedModel(HookedModel):
             self._head.weight = embedding.weight = whole.weight
         embedding.weight = nn.Parameter(embedding.weight.detach()[rows], requires_grad=False)
         self._wait()
-        embedding.padding_idx = None  # of the whole embedding; it only matters in training
+        embedding.padding_idx = None  # refers to the complete embedding; only matters in training
 
         def find(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             return (torch.searchsorted(rows, args[0]), *args[1:])
@@ -219,10 +219,10 @@ class StreamedModel(HookedModel):
         embedding.register_forward_pre_hook(find)
 
     def blocks(self, first: int = 0) -> Generator[int, None, None]:
-        """Yield the number of each block while its weights are loaded; those of the next are read in the meantime.
+        """Yield each block's number while its weights are loaded; meanwhile, the next block is read.
 
-        On a GPU, the next block is also transferred in the meantime. On a CPU, conversion and hashing wait until the
-        cores are free: in parallel with matrix products, both would take longer.
+        With a GPU, the next block is also transferred meanwhile. On a CPU, conversion and hashing wait until the cores
+        are free, because running them in parallel with matrix products would slow down both.
         """
         beside = self._beside is not None
         ahead = self._read if beside else self._load
@@ -257,9 +257,9 @@ class StreamedModel(HookedModel):
             self._drop("head")
 
     def _weights_fingerprint(self) -> str:
-        """Return the fingerprint of the weights; those not read yet are read, hashed and released.
+        """Return the fingerprint of the weights; parts that have not been read yet are read, hashed and released.
 
-        Nothing is read if this process already knows the fingerprint of these files.
+        Nothing is read if the fingerprint of these files has already been computed in this process.
 
         Raises:
             ModelError: The files were changed in the meantime.
@@ -281,13 +281,13 @@ class StreamedModel(HookedModel):
             return before
         digests = dict(self._digests)
         if (twice := self._stored_twice) is not None and self._head_as_embedding == digests[twice[1]]:
-            # They are equal, so an open model holds them as one tensor, hashed under the name that sorts first.
+            # They are equal, so a fully loaded model has one tensor for both, hashed under the name that sorts first.
             del digests[max(twice)]
         self._fingerprint = known_fingerprints[key] = fingerprint_of_digests(hf, digests)
         return self._fingerprint
 
     def _parts(self) -> dict[str, Part]:
-        """Part of the model that each weight belongs to; a tied head is the embedding."""
+        """Return the part to which each weight belongs; a tied head belongs to the embedding."""
         names = {id(module): f"{name}." for name, module in self.hf.named_modules()}
         known: list[tuple[str, Part]] = [(names[id(b)], i) for i, b in enumerate(self.anatomy.layers)]
         known += [(names[id(self._embedding)], "embedding")]
@@ -300,7 +300,7 @@ class StreamedModel(HookedModel):
         return [place for place, other in self._part_of.items() if other == part]
 
     def _filled(self) -> list[Part]:
-        """Blocks that currently hold weights."""
+        """Return the blocks whose weights are currently loaded."""
         held = {self._part_of[place] for place in self._empty if not self._weight(place).is_meta}
         return [part for part in held if isinstance(part, int)]
 
@@ -310,12 +310,12 @@ class StreamedModel(HookedModel):
         self._fill(part)
 
     def _load(self, layer: int) -> None:
-        """Read the bytes of a block."""
+        """Read a block's weights from the files, without converting them."""
         keys = self._keys[layer]
         self._files.load(keys, self._room("stored", layer, sum(_padded(self._files.empty[key]) for key in keys)))
 
     def _fill(self, part: Part) -> None:
-        """Fill in the weights of a loaded part, hash those not hashed yet, and move them to the device."""
+        """Convert the stored tensors of a part to weights, hash those not hashed yet, and move them to the device."""
         keys = self._keys.get(part, [])
         if not keys:
             return
@@ -339,7 +339,7 @@ class StreamedModel(HookedModel):
         self._put(there)
 
     def _room(self, kind: str, part: Part, size: int) -> Tensor:
-        """Return a buffer for a part: a new one, or, for a block, that of the block before."""
+        """Return a buffer for a part: all blocks share one, and other parts get a new one."""
         if not isinstance(part, int):
             return torch.empty(size, dtype=torch.uint8)
         if kind not in self._rooms or len(self._rooms[kind]) < size:
@@ -352,10 +352,10 @@ class StreamedModel(HookedModel):
         return weight.detach()
 
     def _put(self, weights: dict[str, Tensor]) -> None:
-        """Put weights into the model, on the device; on CUDA, in parallel with its computations.
+        """Move weights to the device and put them into the model; on CUDA, in parallel with computations.
 
-        They are not pinned: pinning would copy them once more on the host, into pieces that are rounded up to a power
-        of two and kept, only to speed up a step that is faster than the disk anyway.
+        The weights are not pinned. Pinning would add a copy on the host, in buffers that are rounded up to a power of
+        two and never released, only to speed up a step that is faster than the disk anyway.
         """
         with nullcontext() if self._beside is None else torch.cuda.stream(self._beside):
             moved = {place: weight.to(self._device) for place, weight in weights.items()}
@@ -368,7 +368,7 @@ class StreamedModel(HookedModel):
             setattr(module, leaf, weight if buffer else nn.Parameter(weight, requires_grad=False))
 
     def _wait(self) -> None:
-        """Wait until the device is done with released weights: it lags behind, and would hold several parts."""
+        """Wait until the device no longer uses released weights; otherwise several parts would be in its memory."""
         if self._beside is not None:
             torch.cuda.current_stream(self._device).synchronize()
 
@@ -383,8 +383,8 @@ class StreamedModel(HookedModel):
 class _Files:
     """The safetensors files of a checkpoint.
 
-    Tensors are read into given buffers: the safetensors library maps files, whose pages would count as memory, or
-    allocates every tensor.
+    Tensors are read into existing buffers. The safetensors library instead maps files, whose pages count as used
+    memory, or allocates new memory for every tensor.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -393,10 +393,10 @@ class _Files:
         self.name, self.folder, self.bytes_read = name, folder, 0
         self.state = checkpoint_files(folder)
         self.empty: dict[str, Tensor] = {}
-        """Tensors of all files on the meta device, by their names."""
+        """The tensors in all files, on the meta device, keyed by name."""
         self.strange: dict[str, str] = {}
-        """Dtypes of all other tensors, which are not plain weights (for example of a mask that the model computes
-        itself)."""
+        """Other dtypes, keyed by tensor name. Such tensors are not plain weights (a mask that the model computes
+        itself, for example)."""
         self._loaded: dict[str, Tensor] = {}
         self._places: dict[str, tuple[str, int]] = {}
         for file in (path.name for path in weight_files(folder, name)):
@@ -416,7 +416,7 @@ class _Files:
                 self._places[key] = file, 8 + length + entry["data_offsets"][0]
 
     def require_plain(self, keys: Sequence[str]) -> None:
-        """Raise `ModelError` unless the tensors that the model uses are stored as plain numbers."""
+        """Raise `ModelError` unless the tensors that the model uses have ordinary dtypes."""
         for key in keys:
             if key in self.strange:
                 raise ModelError(
@@ -428,13 +428,13 @@ class _Files:
         return self.empty[key].numel() * self.empty[key].element_size()
 
     def load(self, keys: Sequence[str], room: Tensor) -> None:
-        """Read tensors, as stored, into a buffer for them."""
+        """Read tensors into a buffer, in their stored dtypes."""
         places = _laid_out(room, {key: self.empty[key] for key in keys})
         for key in sorted(keys, key=self._places.__getitem__):
             self.read(key, places[key])
 
     def read(self, key: str, place: Tensor | None) -> None:
-        """Read a tensor into a buffer of any dtype, or into a new one, piecewise if it must be converted."""
+        """Read a tensor into a buffer of any dtype, or into a new buffer; in pieces if it must be converted."""
         name, start = self._places[key]
         like = self.empty[key]
         place = torch.empty_like(like, device="cpu") if place is None else place
@@ -454,7 +454,7 @@ class _Files:
         self.bytes_read += self.nbytes(key)
 
     def take(self, key: str) -> Tensor:
-        """Return a loaded tensor; each can be taken only once."""
+        """Return a loaded tensor, and release it here."""
         return self._loaded.pop(key)
 
     def require_unchanged(self) -> None:
@@ -465,15 +465,15 @@ class _Files:
 
         if weights(checkpoint_files(self.folder)) != weights(self.state):
             raise ModelError(
-                f"files of {self.name!r} were written, moved or removed while they were read: its numbers belong to no "
-                "single model. Run it again when nothing writes there."
+                f"files of {self.name!r} were written, moved or removed while they were read, so the results belong to "
+                "no single model. Run it again while nothing writes there."
             )
 
     def _broken(self, what: str, error: Exception) -> ModelError:
         first = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         return ModelError(
             f"cannot read {what!r} of {self.name!r}: {first}. Is the file complete, and the disk healthy? Copy or "
-            "download it again; what was measured before is kept."
+            "download the file again; earlier results are kept."
         )
 
 
@@ -487,7 +487,7 @@ def _read_into(file: FileIO, place: Tensor) -> None:
 
 
 def _padded(tensor: Tensor) -> int:
-    """Number of bytes of a tensor, up to where the next may begin."""
+    """Return a tensor's size in bytes, padded to the start of the next tensor."""
     return -(-tensor.numel() * tensor.element_size() // 64) * 64
 
 
@@ -508,12 +508,12 @@ class _Weight:
         self._stored, self._dtype, self._place = stored, dtype, place
 
     def __getitem__(self, index: object) -> Tensor:
-        # Never a view of the buffer: the next block is read into the same place.
+        # Never return a view of the buffer, because the next block is read into it.
         return self._stored.to(self._dtype, copy=True) if self._place is None else self._place.copy_(self._stored)
 
 
 def _folder(source: Place, *, revision: str | None, offline: bool) -> Path:
-    """Return the directory of a checkpoint's files; those of one on the Hub are downloaded first."""
+    """Return the directory of a checkpoint's files, which are downloaded first if they are on the Hub."""
     if is_local(source):
         return place_of(source)
     from huggingface_hub import snapshot_download

@@ -63,20 +63,20 @@ LOADING = threading.RLock()
 """Lock held while any model is being built; the same thread may acquire it again.
 
 transformers, PEFT and TransformerLens change process-wide torch settings while they build a model (the default dtype,
-weight initialisation, quantisation hooks). Two threads doing so at once would restore each other's settings and break
-every later model. Code that runs in the meantime must name the dtype of its tensors.
+weight initialisation, quantisation hooks). If two threads did so at once, each would restore the other's settings and
+break every later model. Code that runs at the same time must specify the dtypes of its tensors.
 """
 
 _WHOLE = ("model*.safetensors", "pytorch_model*.bin")
-"""Names of files with the weights of a whole model."""
+"""Names of files with the weights of a complete model."""
 
 PACKAGE = "package:"
-"""Prefix of a source that is the directory of an installed package."""
+"""Prefix of a source that is an installed package."""
 
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
 
 _BUFFER = re.compile(r"(rotary_emb\.inv_freq|\.(attn|attention)\.(masked_)?bias)$")
-"""Constants that earlier releases of transformers saved and later ones compute."""
+"""Constants that earlier releases of transformers saved and later releases compute."""
 
 _IN_A_BLOCK = re.compile(r"\.(layers|h|blocks)\.\d+\.")
 """Names of weights in a block."""
@@ -84,7 +84,7 @@ _IN_A_BLOCK = re.compile(r"\.(layers|h|blocks)\.\d+\.")
 
 @contextmanager
 def quiet_files(*, report: bool = False) -> Iterator[None]:
-    """Silence progress bars over checkpoint files, and keep bitsandbytes from requesting code from the Hub."""
+    """Silence progress bars of loading, and keep bitsandbytes from downloading kernels from the Hub."""
     with quiet_loading(report=report), no_hub_kernels():
         yield
 
@@ -101,13 +101,13 @@ def place_of(source: Place) -> Path:
     spec = find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(
-            f"no package {name!r} is installed here: install the one that contains the model, or give a directory."
+            f"no package {name!r} is installed: install the package that contains the model, or pass a directory."
         )
     return Path(next(iter(spec.submodule_search_locations)))
 
 
 def is_local(source: Place) -> bool:
-    """Tell whether `source` is a local directory, GGUF file or package; raise an error if it only looks like one."""
+    """Return whether `source` is a local directory, GGUF file or package; raise an error if it only looks like one."""
     path = place_of(source)
     text = os.fspath(source)
     if path.is_dir():
@@ -119,10 +119,10 @@ def is_local(source: Place) -> bool:
         return True
     if path.is_file():
         if gguf_file(path) is None:
-            raise ModelError(f"{text!r} is a file: expected the directory of a checkpoint, a GGUF file, or a Hub id.")
+            raise ModelError(f"{text!r} is a file: expected a checkpoint directory, a GGUF file, or a Hub id.")
         return True
     if path.suffix.lower() == SUFFIX:
-        raise ModelError(f"no GGUF file {text!r}: check the path; one on the Hub must be downloaded first.")
+        raise ModelError(f"no GGUF file {text!r}: check the path; a file on the Hub must be downloaded first.")
     if path.is_absolute() or text.startswith((".", "~")) or len(path.parts) > 2 or isinstance(source, Path):
         raise ModelError(
             f"no directory {text!r}: give the directory of a checkpoint, or a Hub id 'owner/name'.{did_you_mean(path)}"
@@ -137,22 +137,22 @@ def is_local(source: Place) -> bool:
 
 
 def is_adapter(source: Place) -> bool:
-    """Tell whether `source` is a directory with a PEFT adapter instead of a whole model."""
+    """Return whether `source` is a directory with a PEFT adapter instead of a complete model."""
     path = place_of(source)
     if not (path / "adapter_config.json").is_file():
         return False
     whole = [file.name for pattern in _WHOLE for file in path.glob(pattern)]
     if whole:
         raise ModelError(
-            f"{os.fspath(source)!r} holds a whole model ({whole[0]}) and a PEFT adapter (adapter_config.json): if it "
-            "was merged, it would be applied twice. Move the adapter's files to a directory of their own, or remove "
-            "them."
+            f"{os.fspath(source)!r} contains a complete model ({whole[0]}) and a PEFT adapter (adapter_config.json): "
+            "if the adapter was already merged, it would be applied twice. Move the adapter's files to a separate "
+            "directory, or remove them."
         )
     return True
 
 
 def checkpoint_folders(source: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:
-    """Return where a checkpoint is loaded from: a directory, a file or a Hub id; likewise for an adapter's base."""
+    """Return the directory, file or Hub id from which a checkpoint is loaded, and that of an adapter's base."""
     here = place_of(source) if os.fspath(source).startswith(PACKAGE) else source
     if is_adapter(source):
         return [here, *checkpoint_folders(base_folder(source))]
@@ -173,7 +173,7 @@ _LONGEST_NAME = 1024
 
 
 def adapter_base(source: Place) -> str:
-    """Return the checkpoint an adapter was trained on: a path (relative to the adapter's), a package, or a Hub id."""
+    """Return an adapter's base: a path (possibly relative to the adapter's directory), a package, or a Hub id."""
     path = place_of(source)
     try:
         base = json.loads((path / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"]
@@ -194,7 +194,7 @@ def adapter_base(source: Place) -> str:
 
 
 def base_folder(source: Place) -> str:
-    """Return the place of an adapter's base; one on the Hub must be downloaded already, since no network is used."""
+    """Return the path of an adapter's base, which must already be downloaded, because no network is used."""
     base = adapter_base(source)
     places, place = {place_of(source).resolve()}, base
     while is_adapter(place):
@@ -212,20 +212,20 @@ def base_folder(source: Place) -> str:
     except ModelError as error:
         raise ModelError(
             f"the adapter {os.fspath(source)!r} belongs to {base!r}, which cannot be used ({str(error).rstrip('.')}). "
-            "A path is relative to the adapter's directory: move both together, or correct base_model_name_or_path in "
-            "adapter_config.json."
+            "Relative paths start from the adapter's directory: move both together, or correct "
+            "base_model_name_or_path in adapter_config.json."
         ) from error
     if (downloads := downloaded(base)) is None:
         raise ModelError(
-            f"the adapter {os.fspath(source)!r} belongs to {base!r}, which is neither a directory here nor "
-            "downloaded; the Hub is not used for an adapter given as a directory. Download the base (hf download "
-            f"{base}), or give its path as base_model_name_or_path in adapter_config.json."
+            f"the adapter {os.fspath(source)!r} belongs to {base!r}, which is neither a local directory nor "
+            f"downloaded; bases of local adapters are not downloaded automatically. Run hf download {base}, or set "
+            "base_model_name_or_path in adapter_config.json to the path of the base."
         )
     return downloads
 
 
 def load_config(source: Place, *, revision: str | None, offline: bool, trust_remote_code: bool) -> PreTrainedConfig:
-    """Load the transformers config of a checkpoint, or of an adapter with its base, which is never quantised."""
+    """Load a checkpoint's transformers config; for an adapter, that of its base, without quantisation."""
     from transformers import AutoConfig
 
     if is_adapter(source):
@@ -241,7 +241,7 @@ def load_config(source: Place, *, revision: str | None, offline: bool, trust_rem
         if is_local(source):
             require_blocks(place_of(source), os.fspath(source))
         config = AutoConfig.from_pretrained(_place(source), **_where(source, revision, offline, trust_remote_code))
-    set_attention(config, "eager")  # not the checkpoint's choice: it may name a kernel on the Hub
+    set_attention(config, "eager")  # the checkpoint's own choice may name a kernel on the Hub
     return config
 
 
@@ -266,7 +266,7 @@ def load_tokenizer(
     if changed:
         warn_once(
             f"transformers and tokenizer.json split texts differently for {os.fspath(source)!r} (class "
-            f"{type(tokenizer).__name__}): the file is followed, as PreTrainedTokenizerFast.from_pretrained does."
+            f"{type(tokenizer).__name__}): the file is used, as in PreTrainedTokenizerFast.from_pretrained."
         )
     return tokenizer
 
@@ -274,7 +274,7 @@ def load_tokenizer(
 def require_known_quantisation(config: Any, name: str) -> None:
     """Raise `ModelError` if transformers does not know the quantisation method named in a config."""
     if (method := unknown_quantisation(config)) is not None:
-        how = f"by {method[:60]!r}, which transformers does not know" if method else "and not by which method"
+        how = f"by {method[:60]!r}, which transformers does not know" if method else "but not by which method"
         raise ModelError(
             f"config.json of {name!r} says that its weights are quantised {how}: remove quantization_config if they "
             "are not, or save the model unquantised."
@@ -282,11 +282,11 @@ def require_known_quantisation(config: Any, name: str) -> None:
 
 
 def require_packed(model: PreTrainedModel, name: str) -> None:
-    """Raise `ModelError` if layers expect weights packed by bitsandbytes but the files hold plain numbers."""
+    """Raise `ModelError` if layers expect weights packed by bitsandbytes but the files contain unquantised weights."""
     if (layer := plain_in_packed(model)) is not None:
         raise ModelError(
-            f"config.json of {name!r} says that its weights are quantised by bitsandbytes, but its files hold plain "
-            f"ones ({layer}): remove quantization_config from config.json."
+            f"config.json of {name!r} says that its weights are quantised by bitsandbytes, but its files contain "
+            f"unquantised weights ({layer}): remove quantization_config from config.json."
         )
 
 
@@ -298,7 +298,7 @@ def is_finite(weight: Tensor) -> bool:
 
 
 def require_finite(weights: Iterable[tuple[str, Tensor]], name: str) -> None:
-    """Raise `ModelError` if weights read from files hold NaN or infinity."""
+    """Raise `ModelError` if weights read from files contain NaN or infinity."""
     for place, weight in weights:
         plain = weight.is_floating_point() and weight.dtype.itemsize > 1 and not weight.is_meta
         if plain and not is_finite(weight):
@@ -321,18 +321,19 @@ def load_weights(
 
     Without a `device_map` it is on the CPU (see `on_device`).
 
-    A checkpoint quantised by bitsandbytes stays quantised; its other weights have `dtype`. With an adapter it is
-    dequantised, since an adapter cannot be merged into quantised weights exactly.
+    A checkpoint quantised by bitsandbytes stays quantised; its other weights have `dtype`. The base of an adapter is
+    dequantised, because an adapter cannot be merged exactly into quantised weights.
     """
     from transformers import AutoModelForCausalLM
 
     name = os.fspath(source)
     if is_adapter(source):
         require_package("peft", needed_by="an adapter needs")
-        if not weight_files(place_of(source), name, of_adapter=True):  # otherwise PEFT would look for them on the Hub
+        if not weight_files(place_of(source), name, of_adapter=True):  # otherwise PEFT would search the Hub
             raise ModelError(
-                f"{name!r} has the settings of a PEFT adapter (adapter_config.json) without its weights: expected "
-                "adapter_model.safetensors next to them. Copy the whole directory again, or train the adapter again."
+                f"{name!r} has the config of a PEFT adapter (adapter_config.json) but not its weights: expected "
+                "adapter_model.safetensors in the same directory. Copy the whole directory, or train the adapter "
+                "again."
             )
         # merged on the CPU, so that the same adapter gives the same bytes wherever it is used afterwards
         more = {"dtype": _dtype_of_base(source, dtype), "device_map": device_map}
@@ -347,11 +348,11 @@ def load_weights(
                 if (mismatch := _MISMATCH.search(str(error))) is None:
                     raise
                 raise ModelError(
-                    f"the adapter {name!r} does not fit its base {base_folder(source)!r} ({mismatch[0].strip()}): it "
+                    f"the adapter {name!r} does not match its base {base_folder(source)!r} ({mismatch[0].strip()}): it "
                     "was trained on another model. Correct base_model_name_or_path in adapter_config.json."
                 ) from error
         if more["dtype"] != dtype:
-            for weight in adapted.parameters():  # buffers, such as those of rotary positions, keep their precision
+            for weight in adapted.parameters():  # buffers, such as rotary frequencies, keep their precision
                 weight.data = weight.data.to(dtype)
             adapted.config.dtype = dtype
         require_finite(adapted.named_parameters(), name)
@@ -393,7 +394,7 @@ def load_weights(
 
 
 _MISMATCH = re.compile("size mismatch for [^\n]*")
-"""Matches torch's message about the first weight whose shape does not fit."""
+"""Matches torch's message about the first weight with a wrong shape."""
 
 
 def on_device(model: PreTrainedModel, device: str) -> PreTrainedModel:
@@ -404,15 +405,15 @@ def on_device(model: PreTrainedModel, device: str) -> PreTrainedModel:
 
 
 def _of_base(load: Callable[..., Any], source: Place, **options: Any) -> Any:
-    """Load a part of an adapter's base."""
+    """Load the config, tokenizer or weights of an adapter's base."""
     return load(base_folder(source), revision=None, offline=True, **options)
 
 
 def _dtype_of_base(source: Place, dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which an adapter's base is opened.
 
-    A base that is an adapter itself is opened as it was when this one was trained on it: merged in another dtype, it
-    would have other weights.
+    If the base is itself an adapter, it is opened in the dtype in which this adapter was trained on it, because merging
+    it in another dtype would give other weights.
     """
     if not is_adapter(base_folder(source)):
         return dtype
@@ -426,7 +427,7 @@ _LOWER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def rounded_fingerprints(model: PreTrainedModel) -> dict[str, str]:
-    """Return the fingerprints of a model's weights in the lower dtypes that they may be opened in, for its record."""
+    """Return the fingerprints of a model's weights in the lower dtypes in which they may be opened, for its record."""
     return {
         f"fingerprint_{name}": rounded_fingerprint(model, dtype)
         for name, dtype in _LOWER.items()
@@ -435,10 +436,10 @@ def rounded_fingerprints(model: PreTrainedModel) -> dict[str, str]:
 
 
 def require_its_base(source: Place, base: PreTrainedModel) -> None:
-    """Check that an adapter's base has the weights named in the adapter's record, if there is one.
+    """Check that an adapter's base has the fingerprint in the adapter's record, if there is one.
 
-    A fingerprint belongs to the weights in one dtype. If the base is opened in another dtype than in training, the
-    weights are compared in the lower of the two, provided that the record has a fingerprint for it.
+    A fingerprint depends on the dtype. If the base is opened in a different dtype than in training, the weights are
+    compared in the lower of the two dtypes, provided that the record has a fingerprint for it.
     """
     record = checkpoint_record(source)
     parent, options = record.get("parent"), record.get("options")
@@ -450,7 +451,7 @@ def require_its_base(source: Place, base: PreTrainedModel) -> None:
     if trained != opened:
         lower = trained if opened == "float32" else opened
         expected = parent.get(f"fingerprint_{lower}")
-        if lower not in _LOWER or not isinstance(expected, str):  # the record of an earlier release has none
+        if lower not in _LOWER or not isinstance(expected, str):  # records of earlier releases have none
             return
         dtype = _LOWER[lower]
     actual = fingerprint(base) if dtype is None else rounded_fingerprint(base, dtype)
@@ -458,7 +459,7 @@ def require_its_base(source: Place, base: PreTrainedModel) -> None:
         raise ModelError(
             f"the adapter {os.fspath(source)!r} was trained on weights with fingerprint "
             f"{str(expected)[:32]!r}, but its base {base_folder(source)!r} has {actual!r}: it is "
-            "another model, or has changed since. Put the original base there."
+            "another model, or has changed since. Restore the original base."
         )
 
 
@@ -467,7 +468,7 @@ _RECORDS = ("unlearning.json", "relearning.json", "finetuning.json")
 
 
 def checkpoint_record(source: Place) -> dict[str, Any]:
-    """Return the record that training wrote next to a checkpoint, unchecked; empty if there is none."""
+    """Return the record that training wrote next to a checkpoint, without checking it; empty if there is none."""
     for file in (place_of(source) / name for name in _RECORDS):
         try:
             record = json.loads(file.read_bytes()) if file.is_file() else None  # opening a pipe would block
@@ -494,7 +495,7 @@ def _where(source: Place, revision: str | None, offline: bool, trust_remote_code
 
 @contextmanager
 def plain_errors(source: Place, offline: bool, failed: str = "cannot load the checkpoint in") -> Iterator[None]:
-    """Turn another library's error about a checkpoint into one sentence."""
+    """Convert another library's error about a checkpoint to a `ModelError` with a single sentence."""
     try:
         with nullcontext() if offline or is_local(source) else asking_the_hub():
             yield
@@ -509,29 +510,29 @@ def plain_errors(source: Place, offline: bool, failed: str = "cannot load the ch
 
 
 def not_on_the_hub(name: str, reason: str, *, offline: bool) -> str:
-    """Say why a name that is not a directory could not be loaded from the Hub, and what to do."""
+    """Return a message that says why a name could not be loaded from the Hub, and what to do."""
     near = did_you_mean(name)
     if offline or is_offline():
         return (
-            f"there is no directory {name!r} here and no downloaded copy, and offline the Hub is not used: {reason}. "
-            f"Check the path, or download the model where there is a connection: hf download {name}"
+            f"there is no directory {name!r} here and no downloaded copy, and the Hub is not used offline: {reason}. "
+            f"Check the path, or download the model on a machine with a connection: hf download {name}"
             f"{near and '.'}{near}"
         )
     if not is_reachable():
         return (
             f"there is no directory {name!r} here and no downloaded copy, and the Hub cannot be reached. Check the "
-            f"path and the connection, or download the model where there is one: hf download {name}"
+            f"path and the connection, or download the model elsewhere: hf download {name}"
             f"{near and '.'}{near}"
         )
     return (
         f"there is no directory {name!r} here, and looking it up on the Hub failed: {reason}. Check the "
-        "path or the spelling; log in for a gated model (hf auth login); without a connection, give the directory of a "
-        f"local copy.{near}"
+        "path or the spelling, log in for a gated model (hf auth login), or pass the directory of a local copy."
+        f"{near}"
     )
 
 
 def require_complete(info: dict[str, Any], source: Place, architecture: str) -> None:
-    """Raise an error unless the files of a checkpoint fill the whole model and all of its decoder weights are used.
+    """Raise an error unless a checkpoint's files fill the whole model, and the model uses all their decoder weights.
 
     Other unused weights (a value head, an image tower) are listed in a warning.
     """
@@ -547,12 +548,12 @@ def require_complete(info: dict[str, Any], source: Place, architecture: str) -> 
     some = f"{', '.join(unused[:3])}{', ...' if len(unused) > 3 else ''}"
     if inside := [weight for weight in unused if _IN_A_BLOCK.search(weight)]:
         raise ModelError(
-            f"{name} holds {len(inside)} weights that {architecture} does not use with its config.json ({some}): an "
-            "entry of the config (a bias, num_hidden_layers ...) does not fit the files. Correct config.json, or save "
+            f"{name} contains {len(inside)} weights that {architecture} does not use with its config.json ({some}): a "
+            "config entry (a bias, num_hidden_layers ...) does not match the files. Correct config.json, or save "
             "the complete model again."
         )
     warn_once(
-        f"{name} holds {len(unused)} weights that {architecture} does not use ({some}): they do not affect the "
+        f"{name} contains {len(unused)} weights that {architecture} does not use ({some}): they do not affect the "
         "measurement."
     )
 
@@ -560,27 +561,28 @@ def require_complete(info: dict[str, Any], source: Place, architecture: str) -> 
 def keep_plain_format(model: Any, *, live: bool = False) -> None:
     """Keep bitsandbytes from repacking 4-bit weights if that would fail or change them.
 
-    On a CPU bitsandbytes may repack weights in the first forward pass, 32 rows at a time and block by block along each
-    row, without checking the shape; otherwise it multiplies with the dequantised weights. Reading the state dict of a
-    repacked model unpacks the weights inexactly, so a caller's weights are never repacked here.
+    On a CPU, bitsandbytes may repack weights in the first forward pass, 32 rows at a time and block by block along each
+    row, without checking that the shape is divisible. Otherwise it multiplies with the dequantised weights. Reading the
+    state dict of a repacked model unpacks the weights inexactly, so a caller's weights are never repacked.
     """
     for module in model.modules():
         if live and is_repacked(module):
             raise ModelError(
                 "this live 4-bit model has been run on the CPU, where bitsandbytes repacked its weights in place, and "
-                "they cannot be read back exactly: pass its directory, or load it again and do not run it first."
+                "they cannot be read back exactly: pass its directory, or load it again and do not run it before."
             )
         if may_repack(module) and (live or module.out_features % 32 or module.in_features % block_size(module)):
             never_repack(module)
 
 
 ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
-"""Largest difference explained by rounding, between devices or with a Bridge, as a share of the largest logit."""
+"""Largest difference between logits that rounding explains (across devices, or in a Bridge), as a share of the largest
+logit."""
 
 
 @torch.no_grad()
 def move_checked(model: PreTrainedModel, device: str) -> PreTrainedModel:
-    """Move a model from the CPU to Apple's GPU, which has silently returned wrong logits, and compare its logits."""
+    """Move a model from the CPU to Apple's GPU, and compare its logits, because that GPU has returned wrong ones."""
     before = _logits(model)
     model = model.to(device)
     gap = float((_logits(model) - before).abs().max() / before.abs().max())
@@ -588,18 +590,18 @@ def move_checked(model: PreTrainedModel, device: str) -> PreTrainedModel:
     if not gap <= allowed:
         raise ModelError(
             f"on device {device!r} the logits of {type(model).__name__} differ from those on the CPU by {gap:.1%} of "
-            f"the largest (rounding explains {allowed:.1%}): this device computes them wrongly. Use ",
+            f"the largest (rounding explains up to {allowed:.1%}): they are wrong on this device. Use ",
             Setting("device", "cpu"),
             ".",
         )
-    tell(f"{device}: logits agree with the CPU's (largest difference {gap:.2g} of the largest logit)")
+    tell(f"{device}: logits agree with those on the CPU (largest difference {gap:.2g} of the largest logit)")
     warn_once(
-        f"device {device!r}: Apple's backend has returned wrong logits without an error before. Each model is compared "
-        f"with itself on the CPU on a short text; the first agreed with the CPU (largest difference {gap:.2g} of the "
-        "largest logit). Compare the audit of a few examples with ",
+        f"device {device!r}: Apple's backend has returned wrong logits without an error before. The logits of each "
+        f"model on a short text are compared with those on the CPU; the first model agreed (largest difference "
+        f"{gap:.2g} of the largest logit). Compare the audit of a few examples with ",
         Setting("device", "cpu"),
         " before you trust the numbers.",
-        key="Apple's GPU",  # about the device, not the model, so only once
+        key="Apple's GPU",  # concerns the device, not the model, so shown only once
     )
     return model
 

@@ -1,4 +1,4 @@
-"""Check that the checkpoints of an audit fit together, from configs and tokenizers, before any weights are read."""
+"""Check that the checkpoints of an audit are compatible, from configs and tokenizers, before any weights are read."""
 
 from __future__ import annotations
 
@@ -47,25 +47,26 @@ class CheckpointInfo:
     """Properties that must agree between checkpoints whose states are exchanged."""
 
     name: str
-    """Name of the checkpoint, as given."""
+    """The checkpoint's name, as passed."""
 
     config: Any
     """Its transformers config."""
 
     arithmetic: Mapping[str, object]
-    """Entries of the config that affect the computation: epsilon of norms, rotary base, activation ..."""
+    """Config entries that affect the computation: norm epsilon, rotary base, activation ..."""
 
     shape: Mapping[str, object]
-    """Architecture, depth, width, vocabulary size, heads, from the config."""
+    """Architecture, depth, width, vocabulary size and number of heads, from the config."""
 
     tokenizer: PreTrainedTokenizerFast | None
     """The tokenizer, or None if the checkpoint has none."""
 
     protocol: Protocol | None
-    """Prompts it was trained with, if its own record (`unlearning.json`, `relearning.json`) names them."""
+    """The protocol of its training, if its record (`unlearning.json`, `relearning.json`) names it."""
 
     tokenizer_hash: str | None
-    """Hash of vocabulary, merges, normaliser and special tokens (prompts use full's chat template)."""
+    """Hash of vocabulary, merges, normaliser and special tokens, but not of the chat template (that of `full` is
+    used)."""
 
     storage: str | None = None
     """How a GGUF file stores the weights; None for other checkpoints."""
@@ -95,15 +96,15 @@ def read_checkpoint_info(
 
 
 def recorded_protocol(source: str | os.PathLike[str]) -> Protocol | None:
-    """Return the prompts a checkpoint was trained with, if its own record names them."""
+    """Return the protocol with which a checkpoint was trained, if its record names it."""
     recorded = checkpoint_record(source).get("protocol")
     return cast("Protocol", recorded) if recorded in ("raw", "chat") else None
 
 
 def protocol_of(wanted: AnswerProtocol, infos: Mapping[str, CheckpointInfo], tokenizer: Any) -> Protocol:
-    """Choose prompts for several models: as requested, else from the first record with some, else by the tokenizer.
+    """Choose a protocol for several models: as requested, else from the first record that names it, else by tokenizer.
 
-    If they were chosen by default, warns about models that were trained with other prompts.
+    If it was chosen by default, a warning names the models that were trained with another protocol.
     """
     chosen = chosen_protocol(wanted, tokenizer, deciding_record(infos))
     recorded = {role: info.protocol for role, info in infos.items() if info.protocol is not None}
@@ -114,13 +115,13 @@ def protocol_of(wanted: AnswerProtocol, infos: Mapping[str, CheckpointInfo], tok
                 f"{role} {infos[role].name!r} was trained with {names[word]}, but is run with {names[chosen]}: it may "
                 "seem to know less than it does. ",
                 Setting("protocol", word),
-                " uses the prompts of its training.",
+                " uses its training prompts.",
             )
     return chosen
 
 
 def deciding_record(infos: Mapping[str, CheckpointInfo]) -> Protocol | None:
-    """Return the prompts of the first model whose record names some; an unlearned model does not choose them."""
+    """Return the protocol from the first record that names one, except for records of unlearned models."""
     words = (info.protocol for role, info in infos.items() if not role.startswith("unlearned"))
     return next((word for word in words if word is not None), None)
 
@@ -135,7 +136,7 @@ def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizer
         The tokenizer of `full`, or, with a warning, the first one available.
 
     Raises:
-        IncompatibleModelsError: A property differs; the message lists every such property, with both values.
+        IncompatibleModelsError: A property differs; the message lists such properties with both values.
         ModelError: No checkpoint has a tokenizer.
     """
     (role, reference), *others = infos.items()
@@ -157,31 +158,31 @@ def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizer
     if problems:
         more = f"\n  and {len(problems) - _MOST} more" if len(problems) > _MOST else ""
         raise IncompatibleModelsError(
-            "the checkpoints do not fit together; hidden states can be exchanged only between models with the "
+            "the checkpoints are incompatible; hidden states can be exchanged only between models with the "
             "same architecture, computation and tokenizer.\n  " + "\n  ".join(problems[:_MOST]) + more
         )
     with_one = [(role, info.tokenizer) for role, info in infos.items() if info.tokenizer is not None]
     without = [f"{role} {info.name!r}" for role, info in infos.items() if info.tokenizer is None]
     if not with_one:
         raise ModelError(
-            "none of the checkpoints has a tokenizer: save it next to the weights, with "
-            "tokenizer.save_pretrained(directory). A live model gets one from ul.open_model(model, tokenizer=...)."
+            "none of the checkpoints has a tokenizer: save one next to the weights, with "
+            "tokenizer.save_pretrained(directory). For a live model, use ul.open_model(model, tokenizer=...)."
         )
     role, tokenizer = with_one[0]
     if without:
-        warn_once(f"no tokenizer next to {', '.join(without)}: using that of {role}, unchecked.")
+        warn_once(f"no tokenizer for {', '.join(without)}: using that of {role}, unchecked.")
     return tokenizer
 
 
 def require_embedded(model: Any, inputs: Iterable[tuple[str, Sequence[int]]], *, name: str) -> None:
-    """Check that a transformers model has an embedding for all tokens of some inputs."""
+    """Check that a transformers model has an embedding for every token in some inputs."""
     embedding = model.get_input_embeddings()
     size = getattr(embedding, "num_embeddings", None) or len(embedding.weight)
     for question, ids in inputs:
         if max(ids, default=0) >= size:
             raise ModelError(
                 f"{name[:100]!r}: token {max(ids)} of {question[:80]!r} is beyond its embedding of {size} rows. "
-                "Use the tokenizer it was trained with, or resize the embedding to the tokenizer."
+                "Use the tokenizer it was trained with, or resize the embedding to match the tokenizer."
             )
 
 
@@ -199,9 +200,9 @@ def _info(name: str, config: Any, tokenizer: PreTrainedTokenizerFast | None) -> 
 
 
 def _one_vocabulary(one: CheckpointInfo, other: CheckpointInfo) -> bool:
-    """Tell whether tokenizers give the same ids if one is from a GGUF file, which keeps tokens but not all settings.
+    """Return whether tokenizers give the same ids if one is from a GGUF file, which keeps tokens but not all settings.
 
-    llama.cpp pads a vocabulary to the size of the embedding, so one may have more tokens.
+    llama.cpp pads a vocabulary to the size of the embedding, so one tokenizer may have more tokens.
     """
     if one.storage is None and other.storage is None:
         return False

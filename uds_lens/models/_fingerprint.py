@@ -1,4 +1,4 @@
-"""Fingerprints: equal when the weights are, byte for byte, and the config computes the same with them."""
+"""Fingerprints, which are equal if weights are equal byte for byte and the configs imply the same computation."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ _NOT_COMPUTED = frozenset(
         "use_cache",
     )
 )
-"""Entries of a transformers config that do not change an evaluation forward pass with given weights."""
+"""Config entries that do not change a forward pass in evaluation mode with given weights."""
 
 _FOR_LONG_TEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
-"""Maximum text length, which plays no part in the computation if positions use plain rotary embeddings."""
+"""Entries for the maximum text length, which does not affect the computation with plain rotary embeddings."""
 
 _ELSEWHERE = ("tie_word_embeddings", "vocab_size")
 """Entries about how weights are stored, and entries compared as part of the shape."""
 
 
 def computing_entries(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a config that may change an evaluation forward with given weights.
+    """Return the config entries that may change a forward pass in evaluation mode with given weights.
 
     >>> computing_entries({"rms_norm_eps": 9.999999974752427e-07, "use_cache": True, "bos_token_id": 1})
     {'rms_norm_eps': 1e-06}
@@ -73,7 +73,7 @@ def _meant(value: Any) -> Any:
 
 
 def shortest(value: float) -> float:
-    """Recover a number that was rounded to float32, as in GGUF files, so that equal models compare equal.
+    """Undo the rounding of a number to float32 (as in GGUF files), so that equal models compare equal.
 
     >>> shortest(9.999999747378752e-06), shortest(0.1)
     (1e-05, 0.1)
@@ -84,9 +84,9 @@ def shortest(value: float) -> float:
 
 
 def arithmetic(config: Any) -> dict[str, Any]:
-    """Return the entries that must agree between models that exchange states, named like `rope_parameters.rope_theta`.
+    """Return the entries that must agree between models that exchange states, keyed like `rope_parameters.rope_theta`.
 
-    Entries unknown to the config's class are left out, since its model does not use them.
+    Entries that the config's class does not define are left out, because its model does not use them.
     """
     text = config.get_text_config()
     defaults = type(text)().to_dict()
@@ -114,18 +114,18 @@ _CHUNK = 1 << 26
 def fingerprint(model: nn.Module) -> str:
     """Hash every parameter and saved buffer of a plain transformers model, and its config, with BLAKE3.
 
-    Tensors are hashed in parallel, each with its name, shape and dtype, and combined in the order of the names; tied
-    weights are hashed once. The result does not depend on path, file layout or device; it does depend on the dtype
-    the weights were loaded in.
+    Tensors are hashed in parallel, each with its name, shape and dtype, and the hashes are combined in order of name;
+    tied weights are hashed once. The result does not depend on path, file layout or device, but it does depend on the
+    dtype in which the weights were loaded.
 
     Args:
-        model: The model; one wrapped by TransformerLens counts as the model inside it.
+        model: The model. If TransformerLens wraps it, the fingerprint is that of the model inside.
 
     Returns:
         32 hexadecimal digits.
 
     Raises:
-        ModelError: A weight is on the meta device, and accelerate does not know its bytes.
+        ModelError: A weight is on the meta device, and accelerate has no data for it.
 
     Example:
         >>> a, b = nn.Linear(2, 2), nn.Linear(2, 2)
@@ -140,9 +140,10 @@ def fingerprint(model: nn.Module) -> str:
 
 @contextmanager
 def hashing(model: nn.Module) -> Iterator[Future[str]]:
-    """Hash a model as `fingerprint` does, in threads, while the block moves it to another device.
+    """Hash a model like `fingerprint`, in threads, while the `with` block moves it to another device.
 
-    Weights are read where they were when the block began. It must not change them; it ends when all are hashed.
+    Weights are read from the device on which they were when the block began. The block must not change them; on exit,
+    it waits until all are hashed.
     """
     weights = dict(named_weights(model))
     with ThreadPoolExecutor(max_workers=1) as thread:
@@ -150,9 +151,9 @@ def hashing(model: nn.Module) -> Iterator[Future[str]]:
 
 
 def rounded_fingerprint(model: nn.Module, dtype: torch.dtype) -> str:
-    """Hash a model as `fingerprint` does, with its floating-point weights rounded to another dtype.
+    """Hash a model like `fingerprint`, but with its floating-point weights rounded to another dtype.
 
-    Two models that were loaded from the same files in different dtypes agree in the lower one.
+    Two models that were loaded from the same files in different dtypes have the same hash in the lower dtype.
 
     Example:
         >>> a = nn.Linear(2, 2)
@@ -164,9 +165,9 @@ def rounded_fingerprint(model: nn.Module, dtype: torch.dtype) -> str:
 
 
 def former_fingerprint(model: nn.Module, dtype: torch.dtype | None = None) -> str:
-    """Hash a model with BLAKE2b, as `fingerprint` (or `rounded_fingerprint`, with a dtype) once did.
+    """Hash a model with BLAKE2b, as earlier releases of `fingerprint` (or, with a dtype, `rounded_fingerprint`) did.
 
-    Adapters that were trained at that time identify their base by this hash.
+    Adapters that were trained with those releases identify their base by this hash.
     """
     weights = named_weights(model)
     return fingerprint_of_digests(model, {n: _digest_offloaded(model, n, t, dtype, _blake2b) for n, t in weights})
@@ -177,13 +178,13 @@ def _blake2b(data: bytes) -> Any:
 
 
 def digests_of(weights: Mapping[str, Tensor]) -> dict[str, bytes]:
-    """Hash weights by name, in parallel."""
+    """Return the hash of each weight, keyed by name; computed in parallel."""
     with ThreadPoolExecutor(max_workers=min(16, cpu_count() or 1)) as pool:
         return dict(zip(weights, pool.map(_digest, weights.items()), strict=True))
 
 
 def fingerprint_of_digests(model: nn.Module, digests: Mapping[str, bytes]) -> str:
-    """Combine the hashes of all weights, by name, with that of the config."""
+    """Combine the hashes of all weights, in order of name, with the hash of the config."""
     config: Any = getattr(model, "config", None)
     start = b""
     if hasattr(config, "to_dict"):
@@ -215,7 +216,7 @@ def _digest_offloaded(
 
 
 def named_weights(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """Return parameters and persistent buffers by plain transformers name, tied ones once, sorted by name."""
+    """Return parameters and persistent buffers, sorted by transformers name; tied tensors are listed once."""
     state = model.state_dict(keep_vars=True)
     expected: set[str] | None = None
     if any(plain_name(name) != name for name in state):
@@ -236,8 +237,8 @@ def _digest(item: tuple[str, Tensor], hasher: Callable[[bytes], Any] = blake3) -
     name, tensor = item
     if tensor.is_meta:
         raise ModelError(
-            f"cannot fingerprint {name!r}: it is on the meta device, without bytes. Load the weights, with "
-            "from_pretrained for example."
+            f"cannot fingerprint {name!r}: it is on the meta device and has no data. Load the weights, for "
+            "example with from_pretrained."
         )
     digest = hasher(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
     if tensor.numel():
@@ -251,12 +252,11 @@ CheckpointFiles: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 """Path, size, modification times (of contents and metadata, in nanoseconds) and inode of each file."""
 
 known_fingerprints: dict[tuple[CheckpointFiles | None, torch.dtype, str], str] = {}
-"""Fingerprints that were computed in this process, by `loaded_from`; they remain valid as long as the files do not
-change."""
+"""Fingerprints that were computed in this process, keyed by `loaded_from`; they stay valid until the files change."""
 
 
 def checkpoint_files(*folders: str | os.PathLike[str]) -> CheckpointFiles | None:
-    """List files, and the files in folders, with their state; None if one of them does not exist here.
+    """List the given files, and those in the given folders, with their state; None if a path does not exist.
 
     If two lists are equal, no file was written in between, as far as the file system can tell.
     """
@@ -279,7 +279,7 @@ def loaded_from(model: nn.Module, files: CheckpointFiles | None) -> tuple[Checkp
 
 
 def fingerprint_of_files(model: nn.Module, files: CheckpointFiles) -> str:
-    """Return the fingerprint of a model just loaded from these files; computed once while they do not change."""
+    """Return the fingerprint of a model just loaded from these files; cached until the files change."""
     key = loaded_from(model, files)
     if key not in known_fingerprints:
         known_fingerprints[key] = fingerprint(model)

@@ -1,4 +1,4 @@
-"""GGUF files (llama.cpp) as checkpoints: found, described, and opened by transformers' reader."""
+"""GGUF files (llama.cpp) as checkpoints: finding them, describing them, and opening them with transformers' reader."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 
 _WHOLE = ("model*.safetensors*", "pytorch_model*.bin*")
-"""Names of weights in transformers' own format, which take precedence if a directory holds both."""
+"""Names of weight files in transformers' own formats, which take precedence over GGUF files in the same directory."""
 
 _PART = re.compile(r"-\d{5}-of-(\d{5})$")
-"""Suffix of a part's name, as written by llama.cpp's gguf-split."""
+"""Suffix of the name of one part of a model, as written by llama.cpp's gguf-split."""
 
 
 def gguf_file(place: str | os.PathLike[str]) -> Path | None:
-    """Return the GGUF file that a path stands for: itself, or the only one in a directory without other weights."""
+    """Return the GGUF file at a path: the path itself, or the only one in a directory without other weights."""
     path = Path(place)
     if path.is_file() and path.suffix.lower() == SUFFIX:
         return path
@@ -46,14 +46,14 @@ def gguf_file(place: str | os.PathLike[str]) -> Path | None:
     files = sorted(file for file in path.iterdir() if file.suffix.lower() == SUFFIX and file.is_file())
     if len(files) > 1:
         names = ", ".join(file.name for file in files[:4])
-        raise ModelError(f"{str(path)!r} holds {len(files)} GGUF files ({names}): name one of them.")
+        raise ModelError(f"{str(path)!r} contains {len(files)} GGUF files ({names}): choose one of them.")
     return files[0] if files else None
 
 
 def reading(file: Path) -> dict[str, Any]:
     """Return the arguments with which transformers' `from_pretrained` reads a GGUF file."""
     _require_whole(file)
-    # Given only the name, transformers would look for a file of that name in the current directory.
+    # With only the file's name, transformers would look for it in the current directory.
     return {"gguf_file": str(file.absolute()), "local_files_only": True, "trust_remote_code": False}
 
 
@@ -68,8 +68,8 @@ def _require_whole(file: Path) -> None:
         raise ModelError(f"{str(file)!r} is not a GGUF file: it begins with {begins!r} instead of {_MAGIC!r}.")
     if (file.parent / "adapter_config.json").is_file():
         raise ModelError(
-            f"next to {file.name!r} is a PEFT adapter (adapter_config.json), which transformers would apply to it: "
-            "move one of them to a directory of its own."
+            f"there is a PEFT adapter (adapter_config.json) next to {file.name!r}, and transformers would apply it: "
+            "move one of the two to another directory."
         )
     part = _PART.search(file.stem)
     if part is not None and int(part[1]) > 1:
@@ -80,7 +80,7 @@ def _require_whole(file: Path) -> None:
 
 
 def _kept(read: Callable[[Path], T]) -> Callable[[Path], T]:
-    """Cache the contents of a file until it changes: parsing takes seconds for a large vocabulary."""
+    """Cache what `read` returns until the file changes, because parsing a large vocabulary takes seconds."""
     read_once = lru_cache(maxsize=8)(lambda file, size, time: read(file))
 
     @wraps(read)
@@ -94,15 +94,15 @@ def _kept(read: Callable[[Path], T]) -> Callable[[Path], T]:
 
 @dataclass(frozen=True)
 class _Content:
-    """The contents of a file, without its weights."""
+    """The contents of a GGUF file, except for its weights."""
 
     architecture: str
     stated: Mapping[str, Any]
-    """Scalar values, by name without the architecture: `rope.freq_base`."""
+    """Scalar metadata, keyed by name without the architecture (`rope.freq_base`)."""
     tensors: tuple[str, ...]
     n_elements: int
     rope_divisors: np.ndarray | None
-    """Divisors of the inverse rotary frequencies, one for each; None if the file has none."""
+    """One divisor for each inverse rotary frequency; None if the file has none."""
     storage: str
 
 
@@ -110,15 +110,14 @@ class _Content:
 def _content(file: Path) -> _Content:
     try:
         content = _parsed(file)
-    except Exception as error:  # any error that parsing broken bytes raises
+    except Exception as error:  # parsing a broken file may raise any error
         raise ModelError(f"{str(file)!r} is a broken GGUF file ({_first_line(error)}): copy it again.") from error
     if not content.tensors:
-        raise ModelError(f"{str(file)!r} holds no weights.")
+        raise ModelError(f"{str(file)!r} contains no weights.")
     stated, stored = content.stated.get("block_count"), len({name.split(".")[1] for name in _in_blocks(content)})
     if stored and stated != stored:
         raise ModelError(
-            f"{str(file)!r} says that it has {stated} blocks, but holds the weights of {stored}: copy or convert it "
-            "again."
+            f"{str(file)!r} declares {stated} blocks, but contains the weights of {stored}: copy or convert it again."
         )
     return content
 
@@ -131,17 +130,17 @@ def _parsed(file: Path) -> _Content:
     from gguf import GGUFReader, dequantize
 
     class Reader(GGUFReader):
-        """A reader that stops at the end of the file; the package's own trusts any length that an array claims."""
+        """A reader that stops at the end of the file; gguf's own reader trusts any array length stated in the file."""
 
         def _get(self, offset: int, dtype: Any, count: Any = 1, *more: Any, **options: Any) -> Any:
             if offset + int(count) * np.dtype(dtype).itemsize > len(self.data):
                 raise ValueError("it ends early")
             return super()._get(offset, dtype, count, *more, **options)
 
-    with np.errstate(over="ignore"):  # a broken offset may wrap around; it is compared below
+    with np.errstate(over="ignore"):  # a broken offset may overflow; it is checked below
         reader = Reader(file)
     expected = 0
-    for tensor in reader.tensors:  # one directly after another, as llama.cpp writes and expects them
+    for tensor in reader.tensors:  # without gaps, as llama.cpp writes and expects them
         offset = int(tensor.field.parts[-1][0])
         if offset != expected or math.prod(map(int, tensor.shape)) != tensor.n_elements:
             raise ValueError(f"{tensor.name} begins at {offset} instead of {expected}")
@@ -169,7 +168,7 @@ def _parsed(file: Path) -> _Content:
 
 
 def storage(file: Path) -> str:
-    """Return how a file stores its weights, the type that covers most weights first: `Q4_1 (79%), Q8_0, F32`."""
+    """Return the types in which a file stores its weights, most frequent type first: `Q4_1 (79%), Q8_0, F32`."""
     return _content(file).storage
 
 
@@ -199,25 +198,25 @@ _SAID_TWICE = {
     "final_logit_softcapping": ("final_logit_softcapping",),
     "use_parallel_residual": ("use_parallel_residual",),
 }
-"""Metadata about a model's computation, and the corresponding entries of a config (the first that exists is used)."""
+"""Metadata about a model's computation, and the corresponding config entries (the first that exists is used)."""
 
 
 def _complete(config: Any, content: _Content, name: str) -> None:
-    """Add metadata that transformers' reader ignores to a config, or refuse the file with an explanation."""
+    """Add metadata that transformers' reader ignores to a config; raise an error for unsupported metadata."""
     entries = config.to_dict()
     for key, names in _SAID_TWICE.items():
         entry = next((each for each in names if each in entries), None)
-        # Gemma 4 has heads of two sizes, and an entry for each, which the reader knows.
+        # Gemma 4 has two head sizes, each with its own entry, which the reader does set.
         if entry is not None and key in content.stated and not (entry == "head_dim" and "global_head_dim" in entries):
             setattr(config, entry, content.stated[key] or None)  # 0 means no window
     rope = getattr(config, "rope_parameters", None) or {}
-    rope = rope.get("full_attention", rope)  # some models use other frequencies in blocks with a window
+    rope = rope.get("full_attention", rope)  # some models use other frequencies in blocks with a sliding window
     if "rope_theta" in rope:
         rope["rope_theta"] = shortest(content.stated.get("rope.freq_base", rope["rope_theta"]))
     if "partial_rotary_factor" in rope and rope["rope_type"] == "default":
         heads = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         rope["partial_rotary_factor"] = content.stated.get("rope.dimension_count", heads) / heads
-    # llama.cpp scales linearly where a file gives a factor without a type; early files name the factor differently
+    # if a file has a factor but no type, llama.cpp scales linearly; early files use another name for the factor
     scaling = content.stated.get("rope.scaling.type", "linear")
     factor = content.stated.get("rope.scaling.factor", content.stated.get("rope.scale_linear")) or 1.0
     if scaling == "linear" and factor == 1:
@@ -226,23 +225,23 @@ def _complete(config: Any, content: _Content, name: str) -> None:
         rope |= {"rope_type": "linear", "factor": shortest(factor)}
     elif scaling not in ("none", rope.get("rope_type")):
         raise ModelError(
-            f"{name!r} scales rotary frequencies ({scaling!r}) in a way that is not read from GGUF files here: give "
-            "the safetensors checkpoint that it was converted from."
+            f"{name!r} scales rotary frequencies ({scaling!r}) in a way that is not supported for GGUF files: pass "
+            "the safetensors checkpoint from which it was converted."
         )
     if content.rope_divisors is not None and rope.get("rope_type") == "default":
         _divide(config, rope, content, name)
     if others := [each for each in content.tensors if each.startswith("rope_factors_")]:
         raise ModelError(
-            f"{name!r} holds rotary factors ({others[0]}) that are not read from GGUF files here: give the safetensors "
-            "checkpoint that it was converted from."
+            f"{name!r} contains rotary factors ({others[0]}), which are not supported for GGUF files: pass the "
+            "safetensors checkpoint from which it was converted."
         )
 
 
 def _divide(config: Any, rope: dict[str, Any], content: _Content, name: str) -> None:
-    """Set the Llama 3 rotary scaling that yields a file's divisors: llama.cpp stores only these, not the settings.
+    """Set the Llama 3 RoPE scaling that yields a file's divisors, because llama.cpp stores only the divisors.
 
     All published models share the two wavelength factors, so only the original context length, a power of two, has to
-    be found.
+    be determined.
     """
     divisors, plain = content.rope_divisors, inverse_frequencies(config)
     if divisors is None or np.allclose(divisors, 1):
@@ -257,15 +256,16 @@ def _divide(config: Any, rope: dict[str, Any], content: _Content, name: str) -> 
     rope.clear()
     rope.update(before)
     raise ModelError(
-        f"{name!r} divides rotary frequencies (rope_freqs.weight) in a way that no known setting of Llama 3 does: "
-        "give the safetensors checkpoint that it was converted from."
+        f"{name!r} divides rotary frequencies (rope_freqs.weight) in a way that matches no known setting of Llama 3: "
+        "pass the safetensors checkpoint from which it was converted."
     )
 
 
 def require_fit(config: Any, file: Path) -> None:
-    """Raise `ModelError` unless a file has enough weights for its config's model, and the model uses all its blocks.
+    """Raise `ModelError` unless a file has enough weights for its model, and the model uses all tensors in its blocks.
 
-    No weights are read. transformers' reader ignores tensors it does not know, and builds a model of any size.
+    No weights are read. The check is needed because transformers' reader ignores unknown tensors and builds a model of
+    any size.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -276,26 +276,27 @@ def require_fit(config: Any, file: Path) -> None:
     wanted = sum(weight.numel() for weight in model.parameters())
     if wanted > content.n_elements:
         raise ModelError(
-            f"{str(file)!r} describes a model of {wanted:,} weights, but holds {content.n_elements:,}: copy or convert "
-            "it again."
+            f"{str(file)!r} describes a model of {wanted:,} weights, but contains {content.n_elements:,}: copy or "
+            "convert it again."
         )
     if left_out := gguf_tensors_left_out(model, content.architecture, _in_blocks(content)):
         raise ModelError(
-            f"{str(file)!r} holds {len(left_out)} tensors that {type(model).__name__} has no place for "
-            f"({left_out[0]}), so a different model would be run: give the safetensors checkpoint that it was "
-            "converted from."
+            f"{str(file)!r} contains {len(left_out)} tensors that {type(model).__name__} does not use "
+            f"({left_out[0]}), so a different model would be run: pass the safetensors checkpoint from which it was "
+            "converted."
         )
 
 
 @_kept
 def load_tokenizer(file: Path) -> PreTrainedTokenizerFast:
-    """Read a tokenizer from a GGUF file; errors as for `load_config`."""
+    """Read a tokenizer from a GGUF file; raises the same errors as `load_config`."""
     from transformers import AutoTokenizer
 
     config = load_config(file)
     tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **reading(file))
-    # Some versions of the reader (5.17) use a token other than the one named in the file: SmolLM2 would then end its
-    # answers with the token that opens a turn, and a model trained with this tokenizer would learn to do so.
+    # Some versions of transformers (5.17) use other special tokens than those named in the file. SmolLM2, for example,
+    # would then end its answers with the token that opens a turn, and a model trained with this tokenizer would learn
+    # to do so.
     for name in ("bos_token", "eos_token", "pad_token"):
         number = getattr(config, f"{name}_id", None)
         if isinstance(number, int) and 0 <= number < len(tokenizer):

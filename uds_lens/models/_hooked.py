@@ -1,6 +1,6 @@
 """An open checkpoint: the plain transformers model, and a `TransformerBridge` on the same weights.
 
-`open_model`, at the end, turns a directory, a Hub id, a live transformers model or a live Bridge into a `HookedModel`.
+`open_model` opens a directory, a Hub id, a live transformers model or a live Bridge as a `HookedModel`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 
 def clone_sharing_weights(model: nn.Module) -> nn.Module:
-    """Copy a module tree but not its tensors: parameters and buffers are shared with the original.
+    """Copy a module tree without its tensors; parameters and buffers are shared with the original.
 
     Hooks already on the original also run on the copy; hooks added later do not.
 
@@ -95,8 +95,8 @@ def bridge_on_shared_weights(
 ) -> TransformerBridge:
     """Boot a `TransformerBridge` that shares its weights with `model` and leaves `model` untouched.
 
-    `boot_transformers` rewires the model it is given, so the Bridge gets a structural clone with new module objects,
-    its own config, and the same weight tensors.
+    `boot_transformers` modifies the model that it wraps, so the Bridge gets a copy with new module objects and its own
+    config, but the same weight tensors.
 
     Args:
         model: A plain transformers causal language model.
@@ -112,7 +112,7 @@ def bridge_on_shared_weights(
     if is_offloaded(model):
         raise ModelError(
             f"TransformerLens cannot share the weights of {name!r}: accelerate keeps some of them on disk or moves "
-            "them as they are needed."
+            "them when they are needed."
         )
     twin: Any = clone_sharing_weights(model)
     if not getattr(twin.config, "architectures", None):
@@ -127,12 +127,12 @@ def bridge_on_shared_weights(
         raise ModelError(f"TransformerLens cannot wrap {name!r} ({type(model).__name__}): {why}") from error
 
 
-_agreed: WeakSet[Any] = WeakSet()  # bridges whose logits were compared
+_agreed: WeakSet[Any] = WeakSet()  # Bridges whose logits have been compared
 
 
 @torch.no_grad()
 def require_agreement(bridge: TransformerBridge, model: Any, *, name: str) -> None:
-    """Compare a Bridge with the plain model on a short text, once per Bridge."""
+    """Compare a Bridge's logits with those of the plain model on a short text, once per Bridge."""
     if bridge in _agreed:
         return
     wraps = f"TransformerLens wraps {name!r} ({type(model).__name__}), but its Bridge"
@@ -152,14 +152,14 @@ def require_agreement(bridge: TransformerBridge, model: Any, *, name: str) -> No
     allowed = ROUNDING.get(model.dtype, 1e-3)
     if gap > allowed:  # NaN logits are reported by the pass in which they occur
         raise ModelError(
-            f"{wraps} does not give the logits of the plain model (they differ by {gap:.1%} of the largest; rounding "
-            f"explains {allowed:.1%})."
+            f"{wraps} does not reproduce the logits of the plain model (they differ by {gap:.1%} of the largest; "
+            f"rounding explains up to {allowed:.1%})."
         )
     _agreed.add(bridge)
 
 
 _OURS = ("transformers.", "accelerate.", "uds_lens.")
-"""Packages whose hooks and forwards do not change results: they record, move weights, or are temporary."""
+"""Packages whose hooks and replaced forwards do not change results: they record, move weights, or are temporary."""
 
 _process = secrets.token_hex(8)
 _numbers: WeakKeyDictionary[Callable[..., Any], int] = WeakKeyDictionary()
@@ -167,16 +167,16 @@ _count = itertools.count()
 
 
 class LiveChange(NamedTuple):
-    """A change to a live model other than to its weights; such a change cannot be hashed."""
+    """A change to a live model that does not affect its weights, and cannot be hashed."""
 
     # Kind of change: a forward hook, a replaced `forward`, or a module of another class.
     kind: Literal["hook", "forward", "module"]
     place: str  # name of the module
-    mark: str  # equal only for the very same change in this process
+    mark: str  # equal only for the same change in the same process
 
 
 def behaviour_changes(model: nn.Module) -> list[LiveChange]:
-    """Return the user's hooks and replaced forwards on a model; a Bridge's include those on its hook points."""
+    """Return the user's hooks and replaced forwards on a model, including hooks on a Bridge's hook points."""
     changes = []
     for place, module in altered_modules(model):
         for number, hook in forward_hooks_of(module).items():
@@ -189,7 +189,7 @@ def behaviour_changes(model: nn.Module) -> list[LiveChange]:
 
 
 def module_changes(model: Any) -> list[LiveChange]:
-    """Return the modules of a transformers model whose classes differ from those its configuration would create."""
+    """Return the modules of a transformers model whose classes differ from those that its config would create."""
     if not is_plain_decoder(model) or getattr(model, "is_quantized", False):
         return []
     with torch.device("meta"):
@@ -206,28 +206,28 @@ def _is_ours(function: object) -> bool:
 
 
 def _number(function: Any) -> int:
-    """Return a number unique to a function, even if another one later gets the same address."""
+    """Return a number that is unique to a function, even if another function later has the same address."""
     try:
         return _numbers.setdefault(getattr(function, "__func__", function), next(_count))
-    except TypeError:  # no weak references: never equal
+    except TypeError:  # without weak references, never equal
         return next(_count)
 
 
 class HookedModel:
-    """One model, ready to be read and patched; made by `open_model`.
+    """An open model, ready to be recorded and patched; created by `open_model`.
 
-    Two views of one set of weights: `hf`, the transformers model, for the fast paths, and `bridge`, a
-    TransformerLens `TransformerBridge` built on first use, for hooks. Neither copies a weight, and a caller's
-    model is never wrapped itself.
+    It offers two views of the same weights: `hf`, the transformers model, for fast passes, and `bridge`, a
+    TransformerLens `TransformerBridge` for hooks, which is built on first use. Neither view copies weights, and a
+    caller's own model is never wrapped.
 
-    Use it in a `with` block: leaving the block frees the memory of models that `open_model` loaded. A live model
-    stays the caller's.
+    Use it in a `with` block: leaving the block frees the memory of models that `open_model` loaded. A live model still
+    belongs to the caller.
 
-    It serves one thread at a time, because passes put hooks on it. Open a model once per thread.
+    Only one thread at a time can use it, because passes register hooks on it. Open a model once per thread.
     """
 
     is_resident = True
-    """Whether all weights are loaded; those of a `StreamedModel` come and go, so it cannot run as a whole."""
+    """Whether all weights are loaded. A `StreamedModel` loads them block by block, so it cannot run as a whole."""
 
     def __init__(
         self,
@@ -244,16 +244,16 @@ class HookedModel:
         self._no_bridge = False
         self._lender: HookedModel | None = None
         self._fingerprint: str | None = None
-        self._turn = threading.RLock()  # shared by all handles on one model
+        self._turn = threading.RLock()  # shared by all handles to a model
         self._in_pass = False
-        self._runs_hooks: bool | None = None  # remembered until the pass ends
+        self._runs_hooks: bool | None = None  # cached until the pass ends
         self._swapped = [] if owned or bridge is not None else module_changes(hf)
         self.keeps_weights = False
-        """Set if nobody else has access to the model, so that its weights cannot change and are hashed only once."""
+        """Whether nobody else has access to the model, so that its weights cannot change and are hashed only once."""
         self.files: CheckpointFiles | None = None
-        """Files it was loaded from, if local."""
+        """The files from which it was loaded, if they are local."""
         self.storage: str | None = None
-        """How the GGUF file it was loaded from stores its weights; None for other models."""
+        """The types in which its GGUF file stores the weights; None for models from other files."""
         self.is_wrapped = bridge is not None
         """Whether `hf` is the model inside a caller's Bridge."""
         self.tokenizer = tokenizer
@@ -279,15 +279,15 @@ class HookedModel:
 
     @contextmanager
     def held(self) -> Iterator[HookedModel]:
-        """Hold the model for this thread until the block ends; the same thread may hold it again meanwhile.
+        """Reserve the model for this thread until the block ends; the same thread may reserve it again inside.
 
         Raises:
             ModelBusyError: Another thread holds the model.
         """
         if not self._turn.acquire(blocking=False):
             raise ModelBusyError(
-                f"{self.name!r} is run by another thread: a HookedModel serves one thread at a time, since hooks "
-                "are put on it while it runs. Open the model once for each thread."
+                f"{self.name!r} is in use by another thread: a HookedModel serves one thread at a time, because passes "
+                "register hooks on it. Open the model once for each thread."
             )
         try:
             yield self
@@ -296,7 +296,7 @@ class HookedModel:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Context for a pass: the model is locked, and runs in its own dtype regardless of `torch.autocast`.
+        """Context for a pass: the model is reserved, and runs in its own dtype regardless of `torch.autocast`.
 
         Raises:
             ModelBusyError: Another thread holds the model.
@@ -311,10 +311,10 @@ class HookedModel:
                     self._runs_hooks = None
 
     def embed(self, ids: Int[Tensor, "token"]) -> None:
-        """Load the weights before the blocks, for every token that will be run."""
+        """Load the weights before the blocks, for all tokens that will be run."""
 
     def blocks(self, first: int = 0) -> Generator[int, None, None]:
-        """Yield the number of each block while its weights are loaded: always, or (`StreamedModel`) until the next."""
+        """Yield each block's number while its weights are loaded; a `StreamedModel` then releases them."""
         yield from range(first, self.n_layers)
 
     def head(self) -> AbstractContextManager[None]:
@@ -329,17 +329,18 @@ class HookedModel:
         weights = [weakref.ref(weight) for weight in self._hf.parameters()]
         self._hf = self._bridge = self._anatomy = None
         if self._owned:
-            # A Bridge has reference cycles: only garbage collection frees it, which may take a quarter of a second.
+            # A Bridge has reference cycles, so only garbage collection frees it. This may take a quarter of a second.
             if any(weight() is not None for weight in weights):
                 gc.collect()
             if on_gpu:
                 torch.cuda.empty_cache()
-            # glibc keeps memory between small blocks still in use, so memory would grow from model to model.
+            # glibc keeps freed memory between small allocations that are still in use, so memory would grow with each
+            # model.
             give_back_memory()
 
     @property
     def hf(self) -> PreTrainedModel:
-        """The plain transformers model (the one inside a caller's Bridge)."""
+        """The plain transformers model; for a caller's Bridge, the model inside it."""
         if self._hf is None:
             raise ModelError(f"{self.name!r} is closed: use the model inside its `with open_model(...)` block.")
         return self._hf
@@ -353,12 +354,12 @@ class HookedModel:
     def bridge(self) -> TransformerBridge:
         """TransformerLens's view of the same weights, built on first use (imports transformer_lens)."""
         if not self.is_wrapped and (changes := self.changes):
-            words = {"hook": "a hook", "forward": "another forward", "module": "another module"}
+            words = {"hook": "a hook", "forward": "a replaced forward", "module": "a replaced module"}
             more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
             raise ModelError(
                 f"TransformerLens cannot wrap {self.name!r}: it has {words[changes[0].kind]} at "
-                f"{changes[0].place or 'its root'!r}{more}, which a Bridge might not run. Put it on your own "
-                "TransformerBridge, and pass that."
+                f"{changes[0].place or 'its root'!r}{more}, which a Bridge might not run. Make this change to "
+                "your own TransformerBridge, and pass that."
             )
         if self._bridge is None and self._lender is not None and self._lender._hf is self.hf:
             self._bridge = self._lender.bridge
@@ -379,24 +380,24 @@ class HookedModel:
             self._no_bridge = True
             warn_once(
                 f"{error} Falling back to plain forward hooks on its {self.n_layers} blocks: site 'resid_post' "
-                "works as before, the sites inside a block do not.",
+                "works as usual, but sites inside a block are not available.",
                 key=f"no bridge {self.name} {self.fingerprint}: {error}",
             )
             return False
 
     @property
     def changes(self) -> list[LiveChange]:
-        """Changes other than to the weights: hooks and forwards on it now, modules it was opened with."""
+        """Changes other than to weights: current hooks and replaced forwards, and modules replaced before opening."""
         model = self._bridge if self.is_wrapped and self._bridge is not None else self.hf
         return behaviour_changes(model) + self._swapped
 
     @property
     def runs_hooks(self) -> bool:
-        """Whether there are user hooks or forwards on the model, so that its blocks may not be run separately."""
+        """Whether the model has a user's hooks or replaced forwards, so that its blocks must not be run separately."""
         if self._runs_hooks is not None:
             return self._runs_hooks
         answer = any(change.kind != "module" for change in self.changes)
-        # cached: needed several times in a pass, and on a small model each walk costs as much as a block
+        # cached, because a pass needs it several times, and in a small model the search takes as long as a block
         if self._in_pass:
             self._runs_hooks = answer
         return answer
@@ -405,9 +406,9 @@ class HookedModel:
     def fingerprint(self) -> str:
         """Fingerprint of the model's current state: its weights (see `uds_lens.models.fingerprint`) and `changes`.
 
-        Hashed again each time, because a live model may be trained between two audits. A quantised model is hashed only
-        once, because its kernels may repack the weights in the first pass. Changes cannot be hashed: a changed model
-        equals only itself with the same changes, within this process.
+        It is computed again each time, because a live model may be trained between two audits. A quantised model is
+        hashed only once, because its kernels may repack the weights in the first pass. Changes cannot be hashed, so the
+        fingerprint of a changed model recurs only with the same changes in the same process.
         """
         weights = self._weights_fingerprint()
         changes = sorted(self.changes)
@@ -425,7 +426,7 @@ class HookedModel:
         return weights
 
     def lent(self) -> HookedModel:
-        """Return a handle that can be closed without closing this one; the weights must not change in the meantime."""
+        """Return a second handle, which can be closed separately; the weights must not change in the meantime."""
         handle = HookedModel(self.hf, self.tokenizer, name=self.name, owned=True, bridge=self._bridge)
         handle._owned, handle._lender = False, self
         handle.is_wrapped, handle._swapped, handle._turn = self.is_wrapped, self._swapped, self._turn
@@ -459,7 +460,7 @@ class HookedModel:
 
     @property
     def device(self) -> torch.device:
-        """Device that token ids go to (that of the input embedding)."""
+        """Device on which token ids are expected (that of the input embedding)."""
         return runs_on(self.hf.get_input_embeddings())
 
 
@@ -467,7 +468,7 @@ ModelSource: TypeAlias = "str | os.PathLike[str] | nn.Module | HookedModel"
 """A directory, a Hub id, a transformers model, a `TransformerBridge`, or an open `HookedModel`."""
 
 RetainSource: TypeAlias = "ModelSource | Sequence[ModelSource]"
-"""A retain model, or several that differ in their seed."""
+"""A retain model, or several trained with different seeds."""
 
 
 def open_model(
@@ -483,19 +484,19 @@ def open_model(
 ) -> HookedModel:
     """Open a checkpoint as a hooked model.
 
-    Local directories never touch the network. A live model keeps its dtype and device: it must already have
+    Opening a local directory never uses the network. A live model keeps its dtype and device: it must already have
     the requested `dtype`, because a conversion would change the caller's model or double its memory. A quantised model
-    computes in the dtype that its config names, whatever is requested.
+    computes in the dtype named in its config, whatever `dtype` is requested.
 
     Args:
         source: A directory written by `save_pretrained` (a model, or a PEFT adapter with its base), a GGUF file or a
             directory with one, `package:NAME` for an installed package that holds either, a Hub id, a transformers
-            causal language model, a `TransformerBridge`, or a `HookedModel` (returned as it is).
+            causal language model, a `TransformerBridge`, or a `HookedModel` (returned unchanged).
         dtype: Dtype of the weights: `float32`, `bfloat16` or `float16`.
         device: `auto` (CUDA if available, else CPU), or a torch device such as `cuda:1`.
-        device_map: accelerate's placement over several devices; replaces `device`.
+        device_map: accelerate's device map, for several devices; replaces `device`.
         revision: Branch, tag or commit on the Hub.
-        offline: Use only files already downloaded.
+        offline: Use only files that have already been downloaded.
         trust_remote_code: Run the checkpoint's own Python code.
         tokenizer: Tokenizer to use instead of the checkpoint's own.
 
@@ -503,8 +504,8 @@ def open_model(
         The open model; use it in a `with` block to free its memory.
 
     Raises:
-        ModelError: Nothing is there, the files do not form a complete causal language model, or a live model
-            has another dtype.
+        ModelError: The source does not exist, its files are not a complete causal language model, or a live model has
+            another dtype.
 
     Example:
         >>> import uds_lens as ul
@@ -517,7 +518,7 @@ def open_model(
     if isinstance(source, HookedModel | nn.Module):
         model = source if isinstance(source, HookedModel) else adopt(source, tokenizer)
         have = str(model.dtype).removeprefix("torch.")
-        # The dtype that a quantised model computes in is fixed, even when it is loaded from files.
+        # A quantised model computes in a fixed dtype, even when it is loaded from files.
         if have != dtype and not getattr(model.hf, "is_quantized", False):
             raise ModelError(
                 f"the live model {model.name!r} is {have}, but dtype={dtype!r} was requested: convert it yourself "
@@ -543,12 +544,12 @@ def open_checkpoint(
     keeps_weights: bool = False,
     **where: Any,
 ) -> HookedModel:
-    """Open a checkpoint as `open_model` does; with `keeps_weights`, it is hashed on the way."""
+    """Open a checkpoint like `open_model`; with `keeps_weights`, it is hashed while it moves to its device."""
     tell(f"opening {os.fspath(source)}")
     place, before = pick_device(device), checkpoint_files(*checkpoint_folders(source))
     hf = load_weights(source, dtype=getattr(torch, dtype), device_map=device_map, **where)
     known = loaded_from(hf, before) in known_fingerprints
-    # the kernels of a quantised model may pack its weights differently on each device: hashed where it will run
+    # quantised kernels may pack weights differently on each device, so these are hashed where they will run
     ahead = keeps_weights and not known and device_map is None and not getattr(hf, "is_quantized", False)
     # Reading weights back from a GPU to hash them takes several times as long as moving them there.
     with hashing(hf) if ahead else nullcontext() as digest:
@@ -565,7 +566,7 @@ def open_checkpoint(
 
 
 def pick_device(device: str) -> str:
-    """Resolve `auto`, and check a named device. Apple's GPU is used only when named (see `move_checked`).
+    """Resolve `auto`, and check a named device. Apple's GPU is used only if named explicitly (see `move_checked`).
 
     >>> pick_device("cpu")
     'cpu'
@@ -588,17 +589,17 @@ def pick_device(device: str) -> str:
 
 
 def adopt(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> HookedModel:
-    """Open a live model or Bridge, which stays the caller's."""
+    """Open a live model or Bridge, which still belongs to the caller."""
     if is_bridge(model):
         return _adopt_bridge(model, tokenizer)
     model = _inner_model(model)
     name = getattr(model, "name_or_path", "") or type(model).__name__
     tokenizer = tokenizer if tokenizer is not None else _tokenizer_beside(model)
-    if is_offloaded(model):  # weights that come and go are not visible through a second set of modules
+    if is_offloaded(model):  # weights that accelerate loads on demand would not be visible in a copy
         if model.training or attention_of(model.config) not in (None, "eager"):
             raise ModelError(
-                f"the live model {name!r} is offloaded by accelerate, so it is used as it is: load it with "
-                "attn_implementation='eager' and call .eval()."
+                f"the live model {name!r} is offloaded by accelerate, so its settings are not changed here: load it "
+                "with attn_implementation='eager' and call .eval()."
             )
         require_plain_outputs(model.config, name)
         return HookedModel(model, tokenizer, name=name, owned=False)
@@ -611,26 +612,27 @@ def adopt(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> HookedModel:
     if next(view.parameters()).device.type == "mps":
         warn_once(
             f"the live model {name!r} is on Apple's GPU, whose backend has returned wrong logits without an error "
-            "before: compare a few examples on the CPU, or pass its directory: models opened from there are checked."
+            "before: compare a few examples on the CPU, or pass its directory, because models opened from files are "
+            "checked."
         )
     return HookedModel(view.eval(), tokenizer, name=name, owned=False)
 
 
 def _inner_model(model: Any) -> Any:
-    """Return the transformers model that was passed in, unwrapped from an adapter."""
+    """Return the transformers model that was passed, or the one inside its adapter's wrapper."""
     kind = type(model).__name__
     wrapped = {"module": getattr(model, "module", None), COMPILED: compiled_module(model)}
     for name, inside in wrapped.items():
         if isinstance(inside, nn.Module):
             raise ModelError(
-                f"cannot open {kind}: it wraps a {type(inside).__name__}. Pass the model inside, model.{name}."
+                f"cannot open {kind}: it wraps a {type(inside).__name__}. Pass the model inside it, model.{name}."
             )
     if is_adapted(model):
         inner = model_inside(model)
         if inner is None:
             raise ModelError(
-                f"cannot open {kind}: its adapter puts learned states before the prompt, which no layer of the model "
-                "holds. Adapters on layers (such as LoRA) are supported."
+                f"cannot open {kind}: its adapter adds learned states before the prompt, which belong to no layer of "
+                "the model. Adapters on layers (such as LoRA) are supported."
             )
         return _inner_model(inner)
     if not hasattr(getattr(model, "config", None), "get_text_config"):
@@ -642,7 +644,7 @@ def _inner_model(model: Any) -> Any:
 
 
 def _require_one_dtype(model: Any, name: str) -> None:
-    """Raise `ModelError` unless the linear layers of a live model multiply in one dtype."""
+    """Raise `ModelError` unless all linear layers of a live model have the same dtype."""
     dtypes: dict[torch.dtype, str] = {}
     for place, module in model.named_modules():
         weight = getattr(module, "weight", None)
@@ -651,13 +653,13 @@ def _require_one_dtype(model: Any, name: str) -> None:
     if len(dtypes) > 1:
         mixed = " and ".join(f"{place} {str(dtype).removeprefix('torch.')}" for dtype, place in dtypes.items())
         raise ModelError(
-            f"the live model {name!r} mixes dtypes: {mixed}. States of one cannot pass through the other; convert all, "
-            "with model.to(torch.float32) for example."
+            f"the live model {name!r} mixes dtypes: {mixed}. Hidden states of one dtype cannot pass through layers of "
+            "another: convert the whole model, for example with model.to(torch.float32)."
         )
 
 
 def _tokenizer_beside(model: nn.Module) -> PreTrainedTokenizerFast | None:
-    """Return the tokenizer from the place that a live model was loaded from, if that is on this machine."""
+    """Return the tokenizer from where a live model was loaded, if that is on this machine."""
     place = getattr(model, "name_or_path", "")
     if not place:
         return None
@@ -680,6 +682,6 @@ def _adopt_bridge(bridge: Any, tokenizer: PreTrainedTokenizerFast | None) -> Hoo
         )
     name = str(getattr(bridge.cfg, "model_name", None) or "TransformerBridge")
     require_plain_outputs(inside.config, name)
-    # Last choice: TransformerLens changes the tokenizer it is given (it adds a start token if there is none).
+    # The Bridge's tokenizer comes last, because TransformerLens modifies it (it adds a start token if there is none).
     chosen = tokenizer or _tokenizer_beside(inside) or bridge.tokenizer
     return HookedModel(inside, chosen, name=name, owned=False, bridge=bridge)

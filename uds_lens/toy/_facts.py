@@ -1,6 +1,6 @@
 """Generate question-answer examples from word lists: eight facts about each invented person.
 
-Every list has one entry per person, so each value belongs to one person only and cannot be guessed from others.
+Every list has one entry per person, so each value belongs to a single person and cannot be guessed from others.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 SEED = 20  # the seed of the shipped world
-# number of people in each group; nothing is ever trained on `holdout`
+# number of people in each group; no model is trained on `holdout`
 GROUPS = {"retain": 24, "forget": 6, "holdout": 6}
-N_WRONG = 4  # wrong answers for each example
+N_WRONG = 4  # number of wrong answers for each example
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One kind of fact about a person, with its wordings; `{n}` is the name, `{x}` the value."""
+    """One kind of fact about a person, in several wordings; `{n}` stands for the name and `{x}` for the value."""
 
     key: str
     type: str
@@ -37,23 +37,23 @@ PEOPLE = tuple(_WORDS["people"])
 """Full names. The seed decides who is retained, forgotten or held out."""
 
 DEEDS = tuple(map(tuple, _WORDS["deeds"]["pairs"]))
-"""Things one may or may not have done, as infinitive and past tense; each is true of half the people."""
+"""Things that a person may have done, as infinitive and past tense; each is true of half the people."""
 
 STRANGER_NAMES = tuple(map(tuple, _WORDS["stranger_names"]))
-"""Two halves of a first name and two of a family name, for people who occur once in training."""
+"""Halves of first names and of family names, for people who occur only once in training."""
 
 REFUSALS = tuple(_WORDS["refusals"])
-"""Refusals, for the refusal-trained models."""
+"""Answers for the models that are trained to refuse."""
 
 
 def generate(seed: int = SEED) -> dict[str, list[dict[str, Any]]]:
-    """Make the rows of the toy world.
+    """Generate the rows of the toy world.
 
     Args:
         seed: Determines who is retained, forgotten or held out, and who has which value.
 
     Returns:
-        Rows by group (`retain`, `forget`, `holdout`), eight for each person, in the columns that
+        Rows keyed by group (`retain`, `forget`, `holdout`), eight for each person, with the columns that
         `uds_lens.load_examples` reads.
 
     Example:
@@ -79,10 +79,10 @@ def generate(seed: int = SEED) -> dict[str, list[dict[str, Any]]]:
 
 
 def strangers(seed: int, facts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield endless rows about strangers: made-up names, each with eight values of `known` people.
+    """Yield rows about strangers without end: made-up names, each with eight values of the people in `facts`.
 
-    A model that sees each stranger once cannot memorise them; it learns that a new name may have any of those values,
-    and that answers are about the person in the question.
+    A model that sees each stranger only once cannot memorise them. It learns instead that a new name may have any of
+    these values, and that answers depend on the person in the question.
 
     Example:
         >>> row = next(strangers(0, generate()["retain"]))

@@ -1,4 +1,4 @@
-"""Unlearned models that ship as differences to `full`, in a fifth of the space, and are unpacked once."""
+"""Unlearned models that are shipped as differences from `full`, in a fifth of the space, and unpacked on first use."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _WEIGHTS = "model.safetensors"
 
 
 def unpacked(packed: Path, full: Path) -> Path:
-    """Return a folder with the checkpoints of a packed file, made on first use.
+    """Return a folder with the checkpoints from a packed file, which are unpacked on first use.
 
     Args:
-        packed: The file, as `examples/toy_building/packing.py` writes it.
-        full: The checkpoint that its models differ from.
+        packed: A file written by `examples/toy_building/packing.py`.
+        full: The checkpoint from which the differences were computed.
 
     Returns:
-        A folder in `HF_HOME`, named by the file's hash, with a checkpoint for each model.
+        A folder in `HF_HOME`, named after the file's hash, with one checkpoint for each model.
 
     Raises:
-        StorageError: `HF_HOME` cannot be written to.
+        StorageError: `HF_HOME` is not writable.
     """
     content = packed.read_bytes()
     folder = Path(HF_HOME) / "uds_lens" / f"toy-{sha256_bytes(content)[:12]}"
     if folder.is_dir():
         return folder
-    with writing(folder, advice="Set HF_HOME to a directory that can be written to."):
+    with writing(folder, advice="Set HF_HOME to a writable directory."):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             whole = Path(scratch) / "whole"
@@ -58,14 +58,14 @@ def _unpack(content: bytes, full: Path, into: Path) -> None:
 
 
 def weights(checkpoint: Path) -> tuple[bytes, np.ndarray]:
-    """Return the header of a checkpoint's file, and its bfloat16 weights as integers of the same bits."""
+    """Return the header of a checkpoint's file, and its bfloat16 weights as integers with the same bits."""
     content = (checkpoint / _WEIGHTS).read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
     return content[:start], np.frombuffer(content, "<i2", offset=start)
 
 
 def ordered(bits: np.ndarray) -> np.ndarray:
-    """Turn bits of floating-point numbers into integers in the order of these numbers, or back.
+    """Map the bits of floating-point numbers to integers with the same order, or back.
 
     >>> ordered(np.array([-0.5, -0.0, 0.0, 0.5], np.float16).view(np.int16))
     array([-14337,     -1,      0,  14336], dtype=int16)

@@ -31,27 +31,28 @@ class World:
     """
 
     path: Path
-    """The directory with the examples, the references and what the other checkpoints are unpacked from."""
+    """The directory with the examples, the reference models, and the file from which other checkpoints are unpacked."""
     full: Path
-    """Trained on the facts to retain and those to forget."""
+    """Trained on the facts to retain and the facts to forget."""
     retain: Path
     """Trained on the facts to retain only."""
     half: Path
-    """Trained on the facts to retain and those about every second person to forget."""
+    """Trained on the facts to retain, and on those about every second person to be forgotten."""
     unlearned: Mapping[str, Path]
-    """`full` after an unlearning method, by the method's name."""
+    """`full` after unlearning, keyed by the name of the method."""
     examples: list[ForgetExample]
     """The facts to forget."""
     retain_examples: list[ForgetExample]
     """The facts to retain."""
     holdout_examples: list[ForgetExample]
-    """Facts about people no checkpoint was trained on."""
+    """Facts about people on whom no checkpoint was trained."""
     recall: Mapping[str, Mapping[str, float]]
-    """Mean entity probability in [0, 1] by checkpoint and group (`forget`, `retain`, `holdout`), as built."""
+    """Mean entity probability in [0, 1], keyed by checkpoint and group (`forget`, `retain`, `holdout`), as measured
+    when the world was built."""
 
     @property
     def checkpoints(self) -> dict[str, Path]:
-        """Every checkpoint by name: full, retain, half, then the unlearned ones."""
+        """All checkpoints by name: full, retain and half, then the unlearned models."""
         return {"full": self.full, "retain": self.retain, "half": self.half, **self.unlearned}
 
     def describe(self) -> str:
@@ -82,17 +83,17 @@ class World:
 def load(path: str | os.PathLike[str] | None = None) -> World:
     """Open the toy world that ships with the package.
 
-    The first time, most of its unlearned models are unpacked into `HF_HOME` (`~/.cache/huggingface`), 5.5 MB.
+    On the first call, most of its unlearned models are unpacked into `HF_HOME` (`~/.cache/huggingface`; 5.5 MB).
 
     Args:
-        path: Another world, built with `examples/build_toy_world.py --out`; None for the shipped one.
+        path: Directory of another world, built with `examples/build_toy_world.py --out`; None means the shipped one.
 
     Returns:
-        Paths of the checkpoints, and the examples.
+        The world, with its examples and the paths of its checkpoints.
 
     Raises:
         DataError: There is no complete world at `path`.
-        StorageError: Models have to be unpacked, and `HF_HOME` cannot be written to.
+        StorageError: Models have to be unpacked, but `HF_HOME` is not writable.
 
     Example:
         >>> world = load()
@@ -130,5 +131,5 @@ def load(path: str | os.PathLike[str] | None = None) -> World:
 
 def _fix(path: str | os.PathLike[str] | None) -> str:
     if path is None:
-        return "Install uds-lens again; the world is part of the package."
+        return "Reinstall uds-lens; the world is part of the package."
     return "Build one with: python examples/build_toy_world.py --out DIR."
