@@ -29,7 +29,7 @@ def published(
         opt.value(
             "NAME",
             "Only models of this data set: tofu (or one size: tofu-1b, tofu-3b, tofu-8b), muse (muse-news, "
-            "muse-books) or wmdp. A plan covers a single group, by default tofu-1b.",
+            "muse-books) or wmdp. A plan covers only one data set and size, by default tofu-1b.",
         ),
     ] = None,
     role: Annotated[Role | None, typer.Option(help="Only models with this role.")] = None,
