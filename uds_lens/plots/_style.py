@@ -372,7 +372,7 @@ def count(n: int, thing: str) -> str:
 
 
 def row_labels(frame: Any, *, name: str = "metric", limit: int = 28) -> list[str]:
-    """Name each row by its `label` if the frame has one, else by the column `name`; safe for plotly.
+    """Name each row by its `label` if the frame has one, else by the column `name`, escaped for plotly.
 
     >>> import pandas as pd
     >>> row_labels(pd.DataFrame({"metric": ["es", "<b>"], "label": ["Extraction Strength", None]}))

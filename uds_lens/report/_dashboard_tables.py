@@ -404,7 +404,7 @@ def _published_metrics(published: Published) -> pd.DataFrame:
 
 
 def _published_robustness(published: Published) -> pd.DataFrame:
-    """Return Q and R under both filters as in the paper's file, and under the utility filter alone as printed."""
+    """Return Q and R under both filters from the paper's files, and under the utility filter alone from its text."""
     import pandas as pd
 
     metrics, useful = published.metrics, int((published.frame["utility_rel"] >= 0.8).sum())

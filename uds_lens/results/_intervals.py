@@ -39,7 +39,7 @@ class IntervalBasis(NamedTuple):
 
     @property
     def few(self) -> bool:
-        """Whether an interval over subjects is rough because there are few."""
+        """Whether there are too few subjects for a reliable interval."""
         return self.by == "subject" and self.effective < FEW_CLUSTERS
 
     @property

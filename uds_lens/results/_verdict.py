@@ -61,11 +61,11 @@ class ReturnEvidence(NamedTuple):
     """How much of the forgotten facts relearning or elicitation brings back."""
 
     low: float
-    """Lower end of the interval of what returns, in any unit; NaN if unknown, which counts as not tested."""
+    """Lower end of the interval of how much returns, in any unit; NaN if unknown, which counts as not tested."""
 
     reference: float = 0.0
-    """What returns in `retain`, which never knew the facts (the largest value over several retain models); 0 if `low`
-    is already an excess over `retain`."""
+    """How much returns in `retain`, which never knew the facts (the largest value over several retain models); 0 if
+    `low` is already an excess over `retain`."""
 
     @property
     def returns(self) -> bool:

@@ -43,7 +43,7 @@ def write_inspect_logs(
         The files.
 
     Raises:
-        ResultFormatError: A file of the same name that this function did not write exists.
+        ResultFormatError: A file with the same name exists that was not written by this function.
 
     References:
         https://inspect.aisi.org.uk/eval-logs.html

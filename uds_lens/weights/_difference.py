@@ -164,7 +164,7 @@ def difference(
 ) -> WeightDifference:
     """Compare the weights of two checkpoints, tensor by tensor.
 
-    With the difference D = other - full of a tensor W: relative norm |D|_F / |W|_F, spectral norm |D|_2, stable rank
+    For each tensor W of `full`, with D = other - full: relative norm |D|_F / |W|_F, spectral norm |D|_2, stable rank
     |D|_F^2 / |D|_2^2 (at most the rank, which for LoRA is at most r), and the cosine between D and retain - full, taken
     as vectors. `full` is first rounded to the dtype of the other checkpoint, so that untrained weights have no
     difference.
