@@ -156,8 +156,7 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
         ("versions", markdown(", ".join(f"{k} {v}" for k, v in audit.provenance.get("versions", {}).items()))),
     ]
     if not math.isnan(audit.output_depth):
-        rows.insert(2, ("output depth", f"{number(audit.output_depth)}, the unpatched answers scored on the same
-        scale"))
+        rows.insert(2, ("output depth", f"{number(audit.output_depth)}, the unpatched answers scored like UDS"))
     if audit.transplant is not None:
         found = audit.transplant
         hidden = found.reason if math.isnan(found.hidden) else number(found.hidden)
