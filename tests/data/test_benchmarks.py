@@ -180,7 +180,7 @@ def test_what_is_not_there(tmp_path):
         load_benchmark("rwko")
     with pytest.raises(ConfigError, match="rwku has no part 'level4'; it has level1, level2"):
         load_benchmark("rwku", tmp_path, part="level4")
-    with pytest.raises(DataError, match=r"no such directory or file. A copy of RWKU.* or its Hub id \(jinzhuoran"):
+    with pytest.raises(DataError, match=r"no such directory or file. Pass a copy of RWKU.*, or its Hub id"):
         load_benchmark("rwku", "nowhere")
 
 

@@ -24,7 +24,7 @@ def test_lists_become_tuples_so_that_an_example_can_be_hashed(unchecked):
             {"question": "Who \ud83d?"},
             r"`question` contains half of a character \('\\ud83d' at index 4\).* Correct the row",
         ),
-        ({"perturbed_answers": "Bo."}, r"must be a tuple of texts; got 'Bo.' \(str\). Write \('Bo.',\)"),
+        ({"perturbed_answers": "Bo."}, r"must be a tuple of strings; got 'Bo.' \(str\). Write \('Bo.',\)"),
         ({"paraphrased_answers": ("a", 2)}, r"`paraphrased_answers` must be text; got 2"),
     ],
 )

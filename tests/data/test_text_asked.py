@@ -192,6 +192,6 @@ def test_entities_of_the_unknown_token_are_skipped():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", eos_token="<eos>")
     encoded = encode([example("It was Ada Bo", "It was", name) for name in ("Ada", "Ada Bo")], tokenizer)
     assert [row.example.entity for row in encoded.rows] == ["Ada"]
-    assert encoded.skipped[0].reason == "The tokenizer has only its unknown token for a part of the entity 'Ada Bo'."
+    assert encoded.skipped[0].reason == "The tokenizer has only its unknown token for part of the entity 'Ada Bo'."
     tokenizer.eos_token = "<unk>"  # as in GPT-2, where the unknown token is the one that ends texts
     assert len(encode([example("It was Ada Bo", "It was", "Ada Bo")], tokenizer).rows) == 1

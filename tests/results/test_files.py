@@ -151,7 +151,7 @@ SAMPLE = {"limit": 4, "of": 9, "sample": "random", "seed": 0}
     ("change", "words"),
     [
         (lambda m: m.update(version=6), "has format version 6, but this release reads 1:"),
-        (lambda m: m.update(version="1"), "it names no format and version"),
+        (lambda m: m.update(version="1"), "it does not name its format and version"),
         (lambda m: m.update(format="uds_lens.Baseline"), r"holds a uds_lens\.Baseline, expected uds_lens"),
         (lambda m: b"[]", "expected a JSON object"),
         (lambda m: b'{"a": ' * 100_000, "is not a saved result"),
@@ -211,7 +211,7 @@ def test_the_checksum_covers_every_value_of_a_manifest(audit, saved):
     unsealed = {name: value for name, value in manifest.items() if name != "sha256"}
     for change in ({"summary": {**manifest["summary"], "uds": 0.9}}, {"models": renamed}, {"sha256": None}, unsealed):
         (saved / "manifest.json").write_text(json.dumps(change if change is unsealed else {**manifest, **change}))
-        with pytest.raises(ResultFormatError, match="was altered after it was saved: measure again"):
+        with pytest.raises(ResultFormatError, match="was altered after it was saved: run the measurement again"):
             DepthAudit.load(saved)
 
 

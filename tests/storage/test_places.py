@@ -45,7 +45,7 @@ FOREIGN = [
 @pytest.mark.parametrize("content", FOREIGN)
 def test_foreign_files_are_refused(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(ResultFormatError, match="not written by uds_lens, or was changed since: choose another name"):
+    with pytest.raises(ResultFormatError, match="not written by uds_lens, or has changed since: choose another name"):
         check_writable(tmp_path / "a", directory=False)
     with pytest.raises(ResultFormatError, match="exists and is not a saved result"):
         check_writable(tmp_path / "a", directory=True)
@@ -93,7 +93,7 @@ def test_a_table_is_known_by_the_mark_beside_it(tmp_path, name, monkeypatch):
     ):
         atomic_write_marked(place, "model,uds\n")
         spoil()
-        with pytest.raises(ResultFormatError, match="was not written by uds_lens, or was changed since"):
+        with pytest.raises(ResultFormatError, match="was not written by uds_lens, or has changed since"):
             check_writable(place, directory=False)
 
     atomic_write_marked(place, "old")
@@ -122,7 +122,7 @@ def test_a_table_that_two_processes_write_at_once_stays_known(tmp_path, monkeypa
 
 
 def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path, monkeypatch):
-    with pytest.raises(ResultFormatError, match="is a directory: name a file in it"):
+    with pytest.raises(ResultFormatError, match="is a directory: choose a file in it"):
         check_writable(tmp_path, directory=False)
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(StorageError, match="no permission in"):

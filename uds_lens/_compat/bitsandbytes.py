@@ -19,7 +19,7 @@ _KERNEL = "Failed to load CPU gemm_4bit_forward"
 
 @contextmanager
 def no_hub_kernels() -> Iterator[None]:
-    """Keep bitsandbytes from downloading and running kernels from the Hub, and silence its warning about it.
+    """Keep bitsandbytes from downloading and running kernels from the Hub, and silence its warning about them.
 
     If the package `kernels` is installed, bitsandbytes would do so on import, or in the first forward pass on a Mac. To
     allow the download, import bitsandbytes first.

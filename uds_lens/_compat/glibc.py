@@ -1,4 +1,4 @@
-"""The allocator of glibc on Linux, which keeps freed memory until it is trimmed."""
+"""glibc's allocator on Linux, which keeps freed memory until it is trimmed."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def without_wrappers(model: nn.Module) -> Any:
 
 
 def merge_adapters(model: Any) -> Any:
-    """Return the plain model with its adapters merged into the weights; a model without adapters is returned as it is.
+    """Return the plain model with its adapters merged into the weights; a model without adapters is returned unchanged.
 
     If several modules share a weight that has an adapter (as with a tied head), each module gets its own copy first,
     because the adapter changes only one of them.

@@ -87,7 +87,7 @@ def check_writable(
     """Return the path to write to, after checking that it may be written.
 
     A path may be written if it does not exist, is an empty directory, or was written by this library; with `overwrite`,
-    any file may be replaced. With `replaced=False`, files are added to the directory, which itself stays.
+    any file may be replaced. With `replaced=False`, files are added to the directory instead of replacing it.
     """
     place = located(path)
     file_format = format_of(place)
@@ -99,12 +99,12 @@ def check_writable(
             if file_format is None:
                 raise ResultFormatError(f"{_short(place)} exists and is not a saved result: choose another directory.")
     elif place.is_dir():
-        raise ResultFormatError(f"{_short(place)} is a directory: name a file in it.")
+        raise ResultFormatError(f"{_short(place)} is a directory: choose a file in it.")
     elif os.path.lexists(place):
         ours = file_format is not None if format else bool(_PAGE.match(_head(place)))
         if not (ours or overwrite or is_marked(place)):
             raise ResultFormatError(
-                f"{_short(place)} exists and was not written by uds_lens, or was changed since: choose another name, "
+                f"{_short(place)} exists and was not written by uds_lens, or has changed since: choose another name, "
                 "or remove it."
             )
     if format is not None and file_format not in (None, format):
@@ -484,7 +484,7 @@ def read_file(path: Place, *, most: int = LARGEST) -> bytes:
             raise ResultFormatError(f"{name} cannot be read: it is not a regular file.")
         if state.st_size > most:
             raise ResultFormatError(
-                f"{name} has {state.st_size >> 20} MiB: expected at most {most >> 20} MiB. Is it the right file?"
+                f"{name} is {state.st_size >> 20} MiB large: expected at most {most >> 20} MiB. Is it the right file?"
             )
         return Path(path).read_bytes()
     except ResultFormatError:

@@ -110,17 +110,17 @@ def checked_record(content: bytes, *, where: str, format: str, version: int = 1)
     record = parse_json(content, where=where)
     named, found = record.get("format"), record.get("version")
     if not isinstance(named, str) or isinstance(found, bool) or not isinstance(found, int):
-        raise ResultFormatError(f"{where} is not a saved result: it names no format and version.")
+        raise ResultFormatError(f"{where} is not a saved result: it does not name its format and version.")
     if named != format:
         raise ResultFormatError(f"{where} holds a {named[:80]}, expected {format}.")
     if found != version:
         raise ResultFormatError(
             f"{where} has format version {str(found)[:20]}, but this release reads {version}: use the release that "
-            "wrote it, or measure again."
+            "wrote it, or run the measurement again."
         )
     seal = record.pop(CHECKSUM, None)
     if seal != checksum_of(record):
-        raise ResultFormatError(f"{where} was altered after it was saved: measure again.")
+        raise ResultFormatError(f"{where} was altered after it was saved: run the measurement again.")
     return record
 
 

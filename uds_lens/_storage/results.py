@@ -75,7 +75,7 @@ class Result:
     where: str = ""  # where it was read from, for error messages
 
     def save(self, path: Place) -> None:
-        """Write the result atomically, replacing only a result of the same kind; other files in its directory stay."""
+        """Write the result atomically, replacing only a result of the same kind; other files in the directory stay."""
         from safetensors.torch import save
 
         place = check_writable(path, directory=bool(self.kind.tables), format=self.kind.format)
@@ -128,7 +128,7 @@ class Result:
             if name not in (TENSORS, *columns):
                 raise ResultFormatError(f"{where}: a {kind.name} has no file {name[:60]!r}.")
             if sha256_bytes(content := read_file(place / name)) != known:
-                raise ResultFormatError(f"{file} was altered after it was saved: measure again.")
+                raise ResultFormatError(f"{file} was altered after it was saved: run the measurement again.")
             if name == TENSORS:
                 tensors = _tensors(content, where=file)
             else:

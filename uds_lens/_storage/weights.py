@@ -32,8 +32,8 @@ def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: b
         of_adapter: Whether the checkpoint is a PEFT adapter.
 
     Raises:
-        ModelError: An index is broken, a file is not a regular file inside the directory, or the directory also holds
-            other weights that differ from these (an old model.safetensors next to new shards, for example).
+        ModelError: An index is broken, a file is not a regular file inside the directory, or the directory also
+            contains other weights that differ from these (an old model.safetensors next to new shards, for example).
     """
     names = _OF_ADAPTERS if of_adapter else _OF_MODELS if named is None else (str(named),)
     there = [each for each in names if (folder / each).exists()]
@@ -49,7 +49,7 @@ def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: b
         if (where := _difference(_state(files), _state(more))) is not None:
             raise ModelError(
                 f"{name!r} holds two sets of weights that differ: {first} is read, but {other} differs in {where!r}. "
-                "Move the one you do not want to another directory."
+                "Move the unwanted set to another directory."
             )
     return files
 
@@ -130,7 +130,7 @@ def _difference(one: tuple[tuple[Path, int, int], ...], two: tuple[tuple[Path, i
         for key in sorted(common):
             if not _same(here[key](), there[key]()):
                 return key
-        for key in sorted(here.keys() ^ there.keys()):  # a tied head may be left out, an untied one may not
+        for key in sorted(here.keys() ^ there.keys()):  # a tied head may be missing, an untied head may not
             alone = (here.get(key) or there[key])()
             alike = [here[other]() for other in common if alone.ndim == 2 and here[other]().shape == alone.shape]
             if alike and not any(_same(alone, tensor) for tensor in alike):

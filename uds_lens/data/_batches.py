@@ -201,7 +201,7 @@ IGNORED = -100  # target of a window position that is not scored
 
 @dataclass(frozen=True, repr=False)
 class TokenBatch:
-    """Rows padded to one length, each with a window from its first patched or scored position to its end."""
+    """Rows padded to one length, each with a window from its first patched or scored position to the end of the row."""
 
     input_ids: Int[Tensor, "batch pos"]
     """Token ids; padding tokens are masked in attention."""

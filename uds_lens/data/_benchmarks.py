@@ -332,7 +332,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             )
         },
         read=lambda row: [dict(row)],
-        lacks=("entities: the benchmark tofu-annotated has them for forget10",),
+        lacks=("entities (tofu-annotated has them for forget10)",),
         models=_TOFU_MODELS,
         reference="Maini et al. 2024, TOFU: A Task of Fictitious Unlearning for LLMs",
     ),
@@ -471,10 +471,10 @@ def load_benchmark(
             set. For tofu, any split.
 
     Returns:
-        The examples, in published order.
+        The examples, in the published order.
 
     Raises:
-        ConfigError: There is no such benchmark or part.
+        ConfigError: The benchmark or part does not exist.
         DataError: The source does not exist or cannot be reached, or a row does not have the published format.
 
     Example:
@@ -531,8 +531,8 @@ def _published(benchmark: Benchmark, part: Part, path: Path, source: str) -> tup
     hub = source.removeprefix("hf:")
     if hub.count("/") != 1 or hub.startswith((".", "/")):
         raise DataError(
-            f"{place(source)}: no such directory or file. A copy of {benchmark.title} or its Hub id "
-            f"({benchmark.hub}) is needed."
+            f"{place(source)}: no such directory or file. Pass a copy of {benchmark.title}, or its Hub id "
+            f"({benchmark.hub})."
         )
     from datasets import load_dataset
 

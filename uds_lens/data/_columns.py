@@ -97,7 +97,7 @@ def check_unique(examples: Iterable[ForgetExample], *, where: str) -> None:
     if twice:
         raise DataError(
             f"{where}: ids must be unique; {len(twice)} occur more than once: {listed(twice)}. "
-            "Rows count from 0. Rename them, or drop the id column to use the row numbers."
+            "Row numbers start at 0. Rename them, or drop the id column to use the row numbers."
         )
 
 
@@ -113,7 +113,7 @@ def _check_columns(rows: list[Mapping[str, Any]], where: str, names: list[str]) 
     if empty:
         raise DataError(
             f"{where}: every row needs a question and an answer; empty in row {listed(empty)}. "
-            "Rows count from 0. Fill or remove them."
+            "Row numbers start at 0. Fill or remove them."
         )
 
 
@@ -202,7 +202,7 @@ class _Row:
 
 
 def _is_null(value: object) -> bool:
-    """Return whether a value is None, NaN, or a missing value of pandas."""
+    """Return whether a value is None, NaN, or pandas' marker for a missing value."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, Real) and not isinstance(value, Integral) and bool(value != value)

@@ -87,8 +87,8 @@ def _check_text(name: str, value: object, row: int) -> None:
 def _texts(name: str, values: object, row: int) -> tuple[str, ...]:
     if isinstance(values, str) or not isinstance(values, (list, tuple)):
         raise DataError(
-            f"ForgetExample (row {row}): `{name}` must be a tuple of texts; got {short(values)} "
-            f"({type(values).__name__}). Write ({short(values)},) for a single text."
+            f"ForgetExample (row {row}): `{name}` must be a tuple of strings; got {short(values)} "
+            f"({type(values).__name__}). Write ({short(values)},) for a single string."
         )
     for value in values:
         _check_text(name, value, row)

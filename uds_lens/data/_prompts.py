@@ -108,7 +108,7 @@ def chat_style_named(name: ChatStyleName) -> ChatStyle:
     """Return a published style by its name.
 
     Raises:
-        ConfigError: There is no such style.
+        ConfigError: The style does not exist.
 
     Example:
         >>> chat_style_named("paper_scores").chat_date
@@ -383,7 +383,7 @@ def chat_text(
         for role, content in turns:  # answers are not checked: some templates strip a chain of thought
             if role == "user" and "".join(content.split()) not in "".join(text.split()):
                 raise ValueError("its output does not contain the question")
-    except Exception as error:  # templates are programs that may raise anything
+    except Exception as error:  # a template may raise any error
         written = "a system turn" if system else "a user turn"
         without = (Setting("system_prompt", None), ", ") if system else ()
         raise DataError(

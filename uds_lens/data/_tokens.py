@@ -99,7 +99,7 @@ class Encoded:
     skipped: list[SkippedExample]
     """The skipped examples, in input order, with reasons."""
     protocol: Protocol = "raw"
-    """The protocol of the prompts."""
+    """The prompt protocol."""
     scope: Scope = "entity"
     """Which positions are patched."""
 
@@ -198,7 +198,7 @@ def prompt_ids(
     Args:
         tokenizer: A fast tokenizer.
         prompts: Texts from `prompt_text`.
-        protocol: The protocol of the prompts.
+        protocol: The prompt protocol.
 
     Returns:
         Token ids per prompt.
@@ -316,7 +316,7 @@ def _row(
     if first == 0:
         return "The prompt has no tokens, so no position predicts the entity."
     if unknown in whole.ids[first : last + 1]:
-        return f"The tokenizer has only its unknown token for a part of the entity {short(example.entity)}."
+        return f"The tokenizer has only its unknown token for part of the entity {short(example.entity)}."
     length = last + last_token
     if limit is not None and length > limit:
         return (

@@ -23,7 +23,7 @@ FINAL_NORM_NAMES = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "fina
 
 @dataclass(frozen=True, eq=False)
 class Anatomy:
-    """The parts of one causal language model, as references into it."""
+    """The parts of a causal language model, as references to its modules."""
 
     causal_lm: nn.Module
     """The complete model, including its head; calling it returns an output with `.logits`."""

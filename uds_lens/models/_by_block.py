@@ -189,12 +189,12 @@ class StreamedModel(HookedModel):
 
     @property
     def bytes_read(self) -> int:
-        """Number of weight bytes read so far, in the dtypes of the files."""
+        """Number of weight bytes read so far, in their stored dtypes."""
         return self._files.bytes_read
 
     @property
     def bytes_stored(self) -> int:
-        """Number of bytes of all the model's weights, in the dtypes of the files."""
+        """Number of bytes of all the model's weights, in their stored dtypes."""
         return sum(self._files.nbytes(key) for keys in self._keys.values() for key in keys)
 
     def embed(self, ids: Int[Tensor, "token"]) -> None:
@@ -219,7 +219,7 @@ class StreamedModel(HookedModel):
         embedding.register_forward_pre_hook(find)
 
     def blocks(self, first: int = 0) -> Generator[int, None, None]:
-        """Yield each block's number while its weights are loaded; meanwhile, the next block is read.
+        """Yield each block's index while its weights are loaded; meanwhile, the next block is read.
 
         With a GPU, the next block is also transferred meanwhile. On a CPU, conversion and hashing wait until the cores
         are free, because running them in parallel with matrix products would slow down both.
@@ -454,7 +454,7 @@ class _Files:
         self.bytes_read += self.nbytes(key)
 
     def take(self, key: str) -> Tensor:
-        """Return a loaded tensor, and release it here."""
+        """Return a loaded tensor, which can be taken only once."""
         return self._loaded.pop(key)
 
     def require_unchanged(self) -> None:

@@ -84,7 +84,7 @@ _IN_A_BLOCK = re.compile(r"\.(layers|h|blocks)\.\d+\.")
 
 @contextmanager
 def quiet_files(*, report: bool = False) -> Iterator[None]:
-    """Silence progress bars of loading, and keep bitsandbytes from downloading kernels from the Hub."""
+    """Silence progress bars during loading, and keep bitsandbytes from downloading kernels from the Hub."""
     with quiet_loading(report=report), no_hub_kernels():
         yield
 
@@ -152,7 +152,7 @@ def is_adapter(source: Place) -> bool:
 
 
 def checkpoint_folders(source: str | os.PathLike[str]) -> list[str | os.PathLike[str]]:
-    """Return the directory, file or Hub id from which a checkpoint is loaded, and that of an adapter's base."""
+    """Return the directory, file or Hub id of a checkpoint; for an adapter, followed by those of its base."""
     here = place_of(source) if os.fspath(source).startswith(PACKAGE) else source
     if is_adapter(source):
         return [here, *checkpoint_folders(base_folder(source))]
@@ -335,7 +335,7 @@ def load_weights(
                 "adapter_model.safetensors in the same directory. Copy the whole directory, or train the adapter "
                 "again."
             )
-        # merged on the CPU, so that the same adapter gives the same bytes wherever it is used afterwards
+        # merged on the CPU, so that the result has the same bytes whichever device it is used on
         more = {"dtype": _dtype_of_base(source, dtype), "device_map": device_map}
         base = _of_base(load_weights, source, trust_remote_code=trust_remote_code, **more)
         with LOADING, plain_errors(source, offline=True), quiet_files():
@@ -398,7 +398,7 @@ _MISMATCH = re.compile("size mismatch for [^\n]*")
 
 
 def on_device(model: PreTrainedModel, device: str) -> PreTrainedModel:
-    """Move a model that was loaded on the CPU; on Apple's GPU, it is checked there."""
+    """Move a model from the CPU to a device; on Apple's GPU, its logits are checked."""
     if str(model.device) == device:
         return model
     return move_checked(model, device) if device.startswith("mps") else model.to(device)

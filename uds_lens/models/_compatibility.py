@@ -69,7 +69,7 @@ class CheckpointInfo:
     used)."""
 
     storage: str | None = None
-    """How a GGUF file stores the weights; None for other checkpoints."""
+    """The types in which a GGUF file stores the weights; None for other checkpoints."""
 
 
 def read_checkpoint_info(

@@ -54,7 +54,7 @@ _FOR_LONG_TEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_lengt
 """Entries for the maximum text length, which does not affect the computation with plain rotary embeddings."""
 
 _ELSEWHERE = ("tie_word_embeddings", "vocab_size")
-"""Entries about how weights are stored, and entries compared as part of the shape."""
+"""Entries that describe how weights are stored, or that are compared as part of the shape."""
 
 
 def computing_entries(settings: Mapping[str, Any]) -> dict[str, Any]:

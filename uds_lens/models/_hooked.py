@@ -104,7 +104,7 @@ def bridge_on_shared_weights(
         name: Name of the model in the Bridge.
 
     Returns:
-        The Bridge, without weight processing, in the model's dtype, with eager attention.
+        The Bridge, in the model's dtype and with eager attention, without weight processing.
 
     Raises:
         ModelError: TransformerLens does not know the architecture, or fails to wrap it.
@@ -282,7 +282,7 @@ class HookedModel:
         """Reserve the model for this thread until the block ends; the same thread may reserve it again inside.
 
         Raises:
-            ModelBusyError: Another thread holds the model.
+            ModelBusyError: Another thread is using the model.
         """
         if not self._turn.acquire(blocking=False):
             raise ModelBusyError(
@@ -299,7 +299,7 @@ class HookedModel:
         """Context for a pass: the model is reserved, and runs in its own dtype regardless of `torch.autocast`.
 
         Raises:
-            ModelBusyError: Another thread holds the model.
+            ModelBusyError: Another thread is using the model.
         """
         with self.held(), torch.autocast(self.device.type, enabled=False):
             inside, self._in_pass = self._in_pass, True
@@ -314,7 +314,7 @@ class HookedModel:
         """Load the weights before the blocks, for all tokens that will be run."""
 
     def blocks(self, first: int = 0) -> Generator[int, None, None]:
-        """Yield each block's number while its weights are loaded; a `StreamedModel` then releases them."""
+        """Yield each block's index while its weights are loaded; a `StreamedModel` then releases them."""
         yield from range(first, self.n_layers)
 
     def head(self) -> AbstractContextManager[None]:
@@ -369,7 +369,7 @@ class HookedModel:
 
     @property
     def has_bridge(self) -> bool:
-        """Whether TransformerLens can wrap the model; if not, warns once and says what still works."""
+        """Whether TransformerLens can wrap the model. If not, a warning says once what still works."""
         if self._no_bridge or (not self.is_wrapped and self.changes):  # `bridge` says why
             return False
         try:

@@ -79,7 +79,7 @@ def generate(seed: int = SEED) -> dict[str, list[dict[str, Any]]]:
 
 
 def strangers(seed: int, facts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield rows about strangers without end: made-up names, each with eight values of the people in `facts`.
+    """Yield rows about strangers endlessly: made-up names, each with eight values of the people in `facts`.
 
     A model that sees each stranger only once cannot memorise them. It learns instead that a new name may have any of
     these values, and that answers depend on the person in the question.

@@ -20,7 +20,7 @@ MANIFEST = "world.json"
 
 @dataclass(frozen=True)
 class World:
-    """Checkpoints (directories) and examples of one toy world.
+    """The checkpoints (directories) and examples of a toy world.
 
     Example:
         >>> world = load()
