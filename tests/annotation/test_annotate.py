@@ -176,7 +176,7 @@ def test_a_language_model_marks_by_files(tmp_path):
     assert [finding.reason for finding in found.findings if finding.reason] == [
         "The question, or the answer before the entity, already contains the entity.",
         "Without [[ and ]], the reply is not the answer word for word.",
-        "The reply marks nothing with [[ and ]].",
+        "The reply does not mark anything with [[ and ]].",
         "There is no reply for this row.",
     ]
     (tmp_path / "replies.json").write_text('[{"id": 1}]')

@@ -74,7 +74,7 @@ def test_rows_a_probe_cannot_ask_are_reported(opened):
     rows = [dataclasses.replace(ROWS[0], subject=None), *ROWS[1:]]
     found = elicit(opened("llama"), rows, probes=["plain", ICL(shots=1)], options=GREEDY, run=RUN)
     _, record = found.probes
-    why = "the row has no subject: fill `subject`, or use ICL(source='retain')"
+    why = "the row has no subject: set `subject`, or use ICL(source='retain')"
     assert record.skipped[0] == (rows[0].id, why)
     assert math.isnan(found.mean("unlearned", record.name)[0])
     assert not math.isnan(found.mean("unlearned", "plain")[0])

@@ -40,7 +40,7 @@ def test_a_cloze_that_opens_with_the_entity_keeps_its_space():
 
 @pytest.mark.parametrize("probe", ["start+cloze", "cloze+start"])
 def test_a_cloze_has_no_forced_beginning_beside_its_own(probe):
-    with pytest.raises(Skip, match="begins its answer already"):
+    with pytest.raises(Skip, match="already begins the answer"):
         written(_after(probe), protocol="raw")
 
 

@@ -94,7 +94,7 @@ def test_refusals_come_from_the_given_file(tiny: Tiny, tmp_path: Path, shared_di
     out = u.unlearn(tiny.full, tiny.forget, tiny.retain, out=tmp_path / "o", refusals=file, **given)
     assert u.read_record(out)["data"]["refusals"]["n"] == 2
     file.write_text("\n")
-    for place, words in ((file, "holds no refusal"), (tmp_path / "none.txt", r"cannot read .*none\.txt")):
+    for place, words in ((file, "contains no refusal"), (tmp_path / "none.txt", r"cannot read .*none\.txt")):
         with pytest.raises(DataError, match=words):
             u.unlearn(tiny.full, tiny.forget, tiny.retain, out=tmp_path / "p", refusals=place, **given)
     ours = load_refusals()
@@ -113,7 +113,7 @@ def test_what_does_not_fit_is_refused(tiny: Tiny, tmp_path: Path, unchecked) -> 
     ):
         with pytest.raises(error, match=words):
             u.unlearn(tiny.full, tiny.forget, out=out, **arguments)
-    with pytest.raises(ConfigError, match="there is no layer 5: the model has 5, 0 to 4"):
+    with pytest.raises(ConfigError, match="there is no layer 5: the model has layers 0 to 4"):
         train(tiny, "rmu", out, layer=5)
     with pytest.raises(ConfigError, match="batch_size 2 is not a multiple of device_batch_size 3"):
         train(tiny, "npo", tmp_path / "cut", options=replace(QUICK, device_batch_size=3))

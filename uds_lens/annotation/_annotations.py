@@ -1,4 +1,4 @@
-"""`Annotations`: examples with their entities; can be saved as a file and reviewed as a web page."""
+"""`Annotations`: examples with their entities, which can be saved as a file or reviewed as a web page."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class AnnotateOptions:
     """Date passed to chat templates that include one."""
 
     template_kwargs: TemplateKwargs = None
-    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes none."""
+    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes no extra
+    arguments."""
 
     dtype: DType = "float32"
     """Dtype of the models."""
@@ -114,7 +115,7 @@ class Annotations:
         atomic_write_text(place, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
     def review(self, path: str | os.PathLike[str]) -> Path:
-        """Write an HTML page (works offline, no scripts) that shows every answer with its entity highlighted."""
+        """Write an HTML page, without scripts or downloads, that shows every answer with its entity highlighted."""
         place = check_writable(path, directory=False)
         atomic_write_text(place, review_page(self))
         return place

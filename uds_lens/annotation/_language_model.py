@@ -53,12 +53,12 @@ def read_replies(path: str | os.PathLike[str]) -> dict[str, str]:
     """Read replies, keyed by id.
 
     Raises:
-        DataError: A line lacks `id` or `reply`.
+        DataError: A row lacks `id` or `reply`.
     """
     replies: dict[str, str] = {}
     for number, row in enumerate(read_rows(Path(path)), start=1):
         if not isinstance(row, Mapping) or "id" not in row or not isinstance(row.get("reply"), str):
-            raise DataError(f"replies, row {number}: expected `id` and `reply` (a text); got {short(row)}.")
+            raise DataError(f"replies, row {number}: expected `id` and `reply` (a string); got {short(row)}.")
         replies[str(row["id"])] = row["reply"]
     return replies
 
@@ -75,7 +75,7 @@ def by_reply(example: ForgetExample, reply: str | None) -> Span | str:
     before, opened, rest = told.partition("[[")
     marked, closed, after = rest.partition("]]")
     if not opened or not closed or not marked.strip():
-        return "The reply marks nothing with [[ and ]]."
+        return "The reply does not mark anything with [[ and ]]."
     if before + marked + after != answer:
         return "Without [[ and ]], the reply is not the answer word for word."
     start = example.answer.index(answer) + len(before) + len(marked) - len(marked.lstrip())

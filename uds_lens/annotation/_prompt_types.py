@@ -9,7 +9,7 @@ from uds_lens.data._examples import entity_span
 
 _AWARD = re.compile(r"\b(awards?|prizes?|medals?|laureate|honou?rs?|fellowship)\b", re.I)
 _AWARD_ASKED = re.compile(r"\b(awards?|prizes?|medals?|accolades?|honou?r(s|ed)?|recognitions?)\b", re.I)
-_INFLUENCE = re.compile(r"\b(influenc\w*|inspir\w*|shap(e|es|ed|ing)|driv(e|es|en)|impact(ed)?)\b")  # no name's
+_INFLUENCE = re.compile(r"\b(influenc\w*|inspir\w*|shap(e|es|ed|ing)|driv(e|es|en)|impact(ed)?)\b")  # not in names
 _WORK_ASKED = re.compile(r"\b(books?|titles?|novels?|works?|series)\b", re.I)
 _JOB_ASKED = re.compile(r"\b(professions?|occupations?|jobs?|parents?|father|mother|do for a living)\b", re.I)
 _PLACE_ASKED = re.compile(r"^where\b|\b(which|what) (city|country|place|town)\b|\bbirthplace\b|\borigins?\b", re.I)

@@ -117,7 +117,7 @@ class Probe(Protocol):
 
     @property
     def opening(self) -> str:
-        """Target text of an optimiser, which is cut off before scoring; else empty."""
+        """Target text of an optimiser, which is cut off before scoring; empty for other probes."""
 
     @property
     def samples_too(self) -> bool:
@@ -132,9 +132,9 @@ class Probe(Protocol):
 
 @dataclass(frozen=True)
 class ByPrompt:
-    """A probe that changes nothing but the prompt."""
+    """A probe that changes only the prompt."""
 
-    change: PromptProbe  # the prompt probe
+    change: PromptProbe  # a prompt probe
     opening: str = ""
     samples_too: bool = True
     access: Access = "text"
@@ -226,10 +226,9 @@ def changed_output(
 def groups_of_one_length(
     model: HookedModel, prompts: Sequence[Sequence[int]], options: ElicitOptions, *, samples: int = 1
 ) -> list[list[int]]:
-    """Group prompts of equal length, whose states can be changed together, with at most `rows_at_once` texts per group.
+    """Group prompts of equal length so that their states can be changed together, up to `rows_at_once` texts per group.
 
-    Each prompt is its own group if the model cannot generate in batches: once finished rows leave the batch, the
-    remaining rows would no longer line up with their changes.
+    If the model cannot generate in batches, each prompt is its own group.
     """
     groups = []
     for way, rows in rows_of_one_length(model, prompts, options.max_new_tokens):

@@ -1,6 +1,6 @@
 """GCG: search for a suffix of ordinary tokens that makes a model begin its answer with a given phrase.
 
-Reference: Zou et al. 2023 (arXiv 2307.15043). Unlike the original, this implementation takes a step only if the loss
+Reference: Zou et al. 2023 (arXiv 2307.15043). Unlike the original, this implementation accepts a step only if the loss
 falls (`accept="always"` restores the original rule). It also rejects candidates whose prompt changes when it is decoded
 and tokenised again, so the reported suffix is text that anyone can type. By default, the optimiser never sees the
 answer; its target phrase is cut off before scoring.
@@ -277,8 +277,8 @@ class GCG(SuffixProbe):
     """`better` accepts the best candidate only if it lowers the loss; `always` accepts it in any case."""
 
     target: str = TARGET
-    """Text that the model should begin with; "answer" is the reference itself, which measures capacity, not
-    knowledge."""
+    """Text with which the model's answer should begin; "answer" means the reference itself, which measures capacity,
+    not knowledge."""
 
     cached: bool = True
     """Process the candidates' common prefix only once. Results are the same up to rounding."""
@@ -356,8 +356,8 @@ class GCG(SuffixProbe):
             else:
                 losses.append(losses[-1])
             if says_target(model, ids, slot.target):
-                return Found(suffix, losses, lived / tried, "the target is the first choice")
-        return Found(suffix, losses, lived / max(1, tried), "all steps are done")
+                return Found(suffix, losses, lived / tried, "the greedy answer begins with the target")
+        return Found(suffix, losses, lived / max(1, tried), "the maximum number of steps was reached")
 
     def _drawn(
         self,
@@ -496,7 +496,7 @@ class SoftGCG(SuffixProbe):
     """Adam learning rate, in embedding units; None means 0.005, or 0.02 if the answer is the target."""
 
     target: str = TARGET
-    """Text with which the model's answer should begin; "answer" is the reference itself."""
+    """Text with which the model's answer should begin; "answer" means the reference itself."""
 
     rows_at_once: PositiveInt = 16
     """Questions per batch."""

@@ -43,10 +43,10 @@ class ElicitOptions:
     """
 
     samples: NonNegativeInt = 50
-    """Texts sampled per question and probe; 0 turns sampling off."""
+    """Number of texts sampled per question and probe; 0 disables sampling."""
 
     temperature: PositiveFloat = 2.0
-    """Sampling temperature. Memorised answers come out less often at 2 than at 1."""
+    """Sampling temperature. Models reveal memorised answers less often at 2 than at 1."""
 
     top_k: PositiveInt | None = 40
     """Sample from this many of the most likely tokens; None samples from all tokens."""
@@ -68,7 +68,8 @@ class ElicitOptions:
     """Date passed to chat templates that include one."""
 
     template_kwargs: TemplateKwargs = None
-    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes none."""
+    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes no extra
+    arguments."""
 
     dtype: DType = "float32"
     """Dtype of the models."""
@@ -110,7 +111,7 @@ class ProbeRecord(NamedTuple):
     access: Access
     injects: Injection
     opening: str
-    """Target text of an optimiser, which is cut off before scoring; else empty."""
+    """Target text of an optimiser, which is cut off before scoring; empty for other probes."""
     skipped: tuple[tuple[str, str], ...]
     """Ids of the skipped rows, with the reasons."""
 

@@ -144,7 +144,7 @@ def rendered(
         if room is None or len(ids) <= room:
             return Rendered(prompt, text, ids)
         if not prompt.shots:
-            raise Skip(f"its prompt has {len(ids)} tokens, but the model's context window leaves room for only {room}")
+            raise Skip(f"the prompt has {len(ids)} tokens, but the model's context window leaves room for only {room}")
         prompt = dataclasses.replace(prompt, shots=prompt.shots[1:])
 
 
@@ -179,7 +179,7 @@ def written_with_space(
 ) -> str:
     """Return the text of a prompt, including any space that the format puts before the answer."""
     if prompt.cloze and prompt.start:
-        raise Skip("a cloze prompt begins its answer already")
+        raise Skip("a cloze prompt already begins the answer")
     opening = prompt.given if prompt.cloze else prompt.start
     if protocol == "raw":
         head = f"{prompt.system}\n\n" if prompt.system else ""
@@ -263,7 +263,7 @@ class Cloze(_Worded):
     injects: ClassVar[Injection] = "answer prefix"
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
-        """Return the prompt of `uds_lens.data._prompts.render`."""
+        """Return the same prompt as `uds_lens.data._prompts.render`."""
         example = context.example
         span = entity_span(example)
         if isinstance(span, str):
@@ -314,7 +314,7 @@ class ICL(_Worded):
         """Return the prompt with in-context examples."""
         example, by_subject = context.example, self.source == "subject"
         if by_subject and example.subject is None:
-            raise Skip("the row has no subject: fill `subject`, or use ICL(source='retain')")
+            raise Skip("the row has no subject: set `subject`, or use ICL(source='retain')")
         if not by_subject and not context.retain:
             raise Skip("no retained facts were given (ElicitData.retain; --retain-data)")
         pool = context.forget if by_subject else context.retain
@@ -352,7 +352,7 @@ def _renamed(prompt: Prompt, context: Context, name: str) -> str:
         raise Skip("the row has no subject")
     question, count = name_pattern(context.example.subject).subn(lambda match: name, prompt.question)
     if not count:
-        raise Skip("the question does not name the subject (`uds_lens.data.with_author_names` finds TOFU's)")
+        raise Skip("the question does not name the subject (for TOFU, use `uds_lens.data.with_author_names`)")
     return question
 
 
@@ -481,7 +481,7 @@ class Combined:
 
     @property
     def name(self) -> str:
-        """Their names, joined with `+`."""
+        """Names of all probes, joined with `+`."""
         return "+".join(part.name for part in self.parts)
 
     @property
@@ -497,7 +497,7 @@ class Combined:
 
 
 def name_pattern(name: str) -> re.Pattern[str]:
-    """Match a name as whole words, in any case, with any white space between words, also before a possessive 's."""
+    """Match a name as whole words, ignoring case and differences in white space; possessives also match."""
     spaced = r"\s+".join(map(re.escape, name.split()))
     return re.compile(rf"(?<!\w){spaced}(?!\w)", re.IGNORECASE)
 

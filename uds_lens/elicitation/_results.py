@@ -82,7 +82,7 @@ class ElicitationResults:
     """Records of `unlearned` and, if given, of `retain` and `full`."""
 
     examples: Sequence[ForgetExample]
-    """The rows asked about."""
+    """The rows whose questions were asked."""
 
     probes: Sequence[ProbeRecord]
     """The ledger: what each probe needs, what it gives away, and which rows it skipped."""
@@ -242,7 +242,7 @@ class ElicitationResults:
         was asked. `p_holm` is the p-value of B, adjusted over the table (Holm). Probes that give the answer away are in
         `capacity_frame` instead. `beyond_sample_error` is the standard error from asking only a sample of the rows, 0
         if all rows were asked; the interval of B, in contrast, is for generalising to other subjects.
-        `effective_subjects` is the equivalent number of equally large subjects, `(sum n_g)^2 / sum n_g^2`. `caution` is
+        `effective_subjects` is the equivalent number of equally sized subjects, `(sum n_g)^2 / sum n_g^2`. `caution` is
         set if all but a few subjects differ in the same direction; the interval and p-value of B may then be
         overconfident.
         """
@@ -252,7 +252,7 @@ class ElicitationResults:
         """Return the lower end of `beyond_retain` over all probes, for `uds_lens.results.verdict`.
 
         For both models, each example's highest score over probes is used (and over texts, for `sampled`). The result is
-        NaN, which counts as no evidence, without retain, without an interval, or if no probe used this decoding.
+        NaN, which counts as no evidence, if there is no retain model, no interval, or no probe with this decoding.
         """
         lows = [row["beyond_low"] for row in self._summary.to_dict("records") if row["decoding"] == decoding]
         return ReturnEvidence(lows[-1] if lows else math.nan)  # the last row takes the best of all probes and texts
@@ -711,8 +711,8 @@ class RankCorrelation(NamedTuple):
     """Spearman's rho between UDS and an elicited score."""
 
     rho: float
-    """In [-1, 1]. A negative value means that shallowly erased facts are easier to extract. NaN if either score is
-    constant."""
+    """A value in [-1, 1]. A negative value means that shallowly erased facts are easier to extract. NaN if either score
+    is constant."""
 
     interval: Interval
     """95% interval, over subjects. NaN with fewer than three subjects, or if `rho` is undefined, 1 or -1, or would be

@@ -86,7 +86,7 @@ class ElicitData:
         return rows if self.limit is None else sample_examples(rows, self.limit, seed=seed)
 
     def sample_record(self, *, seed: int) -> dict[str, Any] | None:
-        """Return the provenance record of the sampling; None if all rows are asked."""
+        """Return the provenance record of the sampling; None if all rows are used."""
         if self.limit is None or self.limit >= len(self.forget):
             return None
         return {"limit": self.limit, "of": len(self.forget), "sample": "random", "seed": seed}

@@ -26,7 +26,7 @@ class Scores(NamedTuple):
     precision: float  # ROUGE-L precision, in [0, 1]; low if the recall comes from a long text
     entity: float  # ROUGE-L recall of the entity alone; NaN if the row has no entity
     words: int  # number of words in the text
-    judged: float = math.nan  # score by the user's judge, in [0, 1]; NaN without one
+    judged: float = math.nan  # score from the user's judge, in [0, 1]; NaN without a judge
 
 
 Judge: TypeAlias = Callable[[str, str, str], float]
@@ -155,7 +155,7 @@ class Share(NamedTuple):
     """95% interval, over subjects."""
 
     reason: str | None
-    """Why it is NaN."""
+    """Reason if the share is NaN."""
 
 
 def share(
@@ -166,19 +166,19 @@ def share(
     n_resamples: int = 9999,
     seed: int = 0,
 ) -> Share:
-    """Return `E = mean beyond / mean power`: 0 as retain, 1 as full, with an interval over subjects.
+    """Return `E = mean beyond / mean power` (0: like retain, 1: like full), with an interval over subjects.
 
-    With T_g and P_g the sums of `beyond` and `power` over subject g, the interval is the symmetric studentised
-    bootstrap of the ratio sum T_g / sum P_g (as `uds_lens.results.bootstrap_interval`, with P_g in place of the number
-    of questions). Recall is often all or nothing within a subject, and if few subjects recall anything, a bootstrap is
-    overconfident. The interval is therefore at least as wide as a beta-binomial model of the subjects implies, with sum
-    power^2 / sum power as the score of a recalled question. It may extend below 0 and above 1.
+    Let T_g and P_g be the sums of `beyond` and `power` over subject g. The interval is the symmetric studentised
+    bootstrap of the ratio sum T_g / sum P_g, as in `uds_lens.results.bootstrap_interval` but with P_g in place of the
+    number of questions. Recall is often all or nothing within a subject. If few subjects recall anything, a bootstrap
+    is overconfident. The interval is therefore at least as wide as a beta-binomial model of the subjects implies, with
+    sum power^2 / sum power as the score of a recalled question. The interval may extend below 0 and above 1.
 
     Args:
-        beyond: Score of the model minus that of retain, per question; scores are in [0, 1].
-        power: Score of full minus that of retain.
+        beyond: Score of the model minus the score of retain, per question; scores are in [0, 1].
+        power: Score of full minus the score of retain, per question.
         groups: Subject of each question.
-        n_resamples: Resamples for the share, and for the power.
+        n_resamples: Number of bootstrap resamples for the share and for the power.
         seed: Random seed.
 
     Returns:
@@ -187,7 +187,7 @@ def share(
         the subjects have no power.
 
     References:
-        Hall (1988), On Symmetric Bootstrap Confidence Intervals; the standard error is that of the delta method.
+        Hall (1988), On Symmetric Bootstrap Confidence Intervals; the standard error comes from the delta method.
     """
     both = ~(np.isnan(beyond) | np.isnan(power))
     beyond, power, groups = beyond[both], power[both], groups[both]
@@ -206,7 +206,7 @@ def share(
     _, codes = np.unique(groups, return_inverse=True)
     top, bottom = (np.bincount(codes, values).astype(float) for values in (beyond, power))
     ends = studentised(top, bottom, _CONFIDENCE, n_resamples, seed)
-    if ends is None:  # the same share in all subjects: nothing is known about others, except that it lies in [0, 1]
+    if ends is None:  # all subjects have the same share: others are known only to lie in [0, 1]
         bounds = min(0.0, value), max(1.0, value)
         ends = Interval(*of_equal_scores(value, codes, bounds, _CONFIDENCE))
     elif not math.isnan(ends.low):

@@ -64,7 +64,7 @@ class KnownBeginning:
     def of(self, prompt: Sequence[int], *, ends: AbstractSet[int], limit: int) -> tuple[list[int], bool]:
         """Return the known tokens of the answer to `prompt` (at most `limit`), and whether the answer is complete.
 
-        The end token is not included. No tokens are returned if `prompt` is a different prompt.
+        The end token is not included. No tokens are returned if `prompt` differs from the stored prompt.
 
         Example:
             >>> known = KnownBeginning((1, 5), (7, 8, 2))

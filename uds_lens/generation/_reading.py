@@ -73,7 +73,7 @@ class TokenScores(NamedTuple):
     weighted by p."""
 
     first_choices: Int[Tensor, "row"]
-    """The model's first choice."""
+    """The model's argmax token."""
 
 
 def normed_at_window(model: HookedModel, batch: TokenBatch) -> Float[Tensor, "batch win d_model"]:
@@ -126,7 +126,7 @@ class CachedTexts:
     """Texts generated with a shared cache, padded on the left."""
 
     states: Float[Tensor, "row d_model"]
-    """Final states of the last tokens, which predict the next ones."""
+    """Final states of the last tokens, which predict the next tokens."""
 
     def __init__(self, model: HookedModel, texts: Sequence[Sequence[int]]) -> None:
         self._model, self._n = model, len(texts)
@@ -169,7 +169,7 @@ class WholeTexts:
     """Texts that are processed as a whole at each step, as in scoring."""
 
     states: Float[Tensor, "row d_model"]
-    """Final states of the last tokens, which predict the next ones."""
+    """Final states of the last tokens, which predict the next tokens."""
 
     def __init__(self, model: HookedModel, texts: Sequence[Sequence[int]]) -> None:
         self._model = model
@@ -289,7 +289,7 @@ def _difference(model: HookedModel, lengths: Sequence[int]) -> str | None:
             wanted = torch.stack(alone)
             gap = float(((growing.states - wanted).float().norm(dim=-1) / wanted.float().norm(dim=-1)).max())
             if not gap <= allowed and bool(wanted.isfinite().all()):
-                return f"states differ by {gap:.1%}; rounding explains {allowed:.1%}"
+                return f"states differ by {gap:.1%}; rounding explains at most {allowed:.1%}"
             if more < 2:
                 kept = list(range(len(texts)))[-1:] if more else list(range(len(texts)))
                 texts, lengths = [texts[row] for row in kept], [lengths[row] for row in kept]

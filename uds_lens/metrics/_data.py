@@ -258,7 +258,7 @@ def open_metric_data(
     A single file, rows, or anything else that `load_examples` reads is used as the forget set.
 
     Args:
-        source: As above.
+        source: A TOFU source or a forget set, as described above.
         retain: Facts to retain, in any form that `load_examples` reads; replaces TOFU's retain set, if there is one.
         holdout: Questions of the same kind that no model has seen; replaces TOFU's holdout set, if there is one.
         passages: Texts to be forgotten, each split into two parts.

@@ -269,7 +269,7 @@ class MetricSpec:
     """Sets that the metric uses in addition to the sets of its passes."""
 
     packages: tuple[str, ...] = ()
-    """Optional packages it requires, by import name."""
+    """Optional packages that the metric requires, by import name."""
 
     @property
     def origin(self) -> str:
@@ -517,7 +517,8 @@ def add_metric(spec: MetricSpec) -> None:
     """
     if not re.fullmatch(r"[a-z][a-z0-9_.]*", spec.name):
         raise ConfigError(
-            f"metric name {spec.name[:60]!r} is invalid: use lower-case letters, digits, '_' and '.', a letter first."
+            f"metric name {spec.name[:60]!r} is invalid: use lower-case letters, digits, '_' and '.', starting with a "
+            "letter."
         )
     earlier = _declared.get(spec.name)
     if earlier is not None and (earlier.origin != spec.origin or earlier.is_ours):
@@ -542,5 +543,5 @@ def withdraw_metric(name: str) -> None:
         raise ConfigError(f"{name!r} is not a custom metric and cannot be withdrawn.")
     users = [other.name for other in _declared.values() if name in other.uses]
     if users:
-        raise ConfigError(f"metric {users[0]!r} uses {name!r}: withdraw that first.")
+        raise ConfigError(f"metric {users[0]!r} uses {name!r}: withdraw {users[0]!r} first.")
     del _declared[name]

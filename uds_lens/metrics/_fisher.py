@@ -1,8 +1,8 @@
 """Diagonal Fisher information of a model's blocks, masks of weights where `retain` has more, and masked erasure.
 
 Fisher information is the mean over examples of the squared gradient of the mean entity NLL. If the model's blocks allow
-it, gradients for several examples come from one forward and one backward pass, otherwise from one pass pair per
-example. To bound memory, layers are processed in groups whose squared gradients fit in memory.
+it, gradients for several examples come from one forward and one backward pass; otherwise, each example runs alone. To
+bound memory, layers are processed in groups whose squared gradients fit in memory.
 """
 
 from __future__ import annotations
@@ -166,10 +166,9 @@ def differentiable(parameters: Sequence[Tensor]) -> Iterator[None]:
 
 
 # Gradients of several examples from one forward and one backward pass over all of them.
-#
-# The pass makes gradients of states only, not of weights. If a module maps states to states, token by token, the
-# gradient of its weights for one example follows from its input and the gradient of its output at that example's
-# tokens; for a linear map it is `sum_t g_t x_t^T`. Padding and the other examples therefore do not matter.
+# The pass computes gradients only for states, not for weights. If a module maps states to states token by token, its
+# weight gradient for one example follows from its input and its output's gradient at that example's tokens; for a
+# linear map, this is `sum_t g_t x_t^T`. Padding and other examples therefore do not matter.
 
 
 def _side_by_side(
@@ -192,7 +191,7 @@ def _side_by_side(
             stack.enter_context(module.register_forward_hook(keep, with_kwargs=True))
         total = _loss(model, rows, batch)
         if len(seen) < len(places):
-            raise _NotByToken("the weights of a module are read without a call of it")
+            raise _NotByToken("a module's weights are used without calling the module")
         gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
             total, [left for _, left in seen.values()], allow_unused=True
         )
@@ -299,7 +298,7 @@ def _may_run_together(model: HookedModel, rows: Sequence[TokenRow], layer: int) 
     for begin, end in zip(begins, [*begins[1:], len(alone)], strict=True):
         error = float((together[begin:end] - alone[begin:end]).abs().max())
         if not error <= tolerance * max(float(alone[begin:end].max()), least):
-            logger.info("%r: gradients of one example at a time: side by side they differ", model.name)
+            logger.info("%r: gradients of one example at a time, because batched gradients differ", model.name)
             return False
     return True
 

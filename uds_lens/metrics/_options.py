@@ -65,7 +65,8 @@ class MetricOptions:
     """Date passed to chat templates that include one."""
 
     template_kwargs: TemplateKwargs = None
-    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes none."""
+    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes no extra
+    arguments."""
 
     entity_space: EntitySpace = "answer"
     """What precedes an entity: `answer` keeps whatever precedes it in the answer; `always` inserts one space. The UDS

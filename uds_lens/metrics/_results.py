@@ -325,7 +325,7 @@ class MetricResults:
         """
         saved = Result.load(path, KIND)
         if "model" not in saved.models:
-            raise ResultFormatError(f"{saved.where} is incomplete: it names no model.")
+            raise ResultFormatError(f"{saved.where} is incomplete: it contains no model.")
         metrics: dict[str, MetricValue] = {}
         for metric in saved.values.metrics:
             sizes = {len(metric.per_example), len(metric.ids), len(metric.subjects or metric.ids)}

@@ -83,7 +83,7 @@ def lens_logprobs(
     """Return the mean log-probability of the entity tokens when the head of `full` reads each layer's states.
 
     `k[i, l] = mean_t log softmax(head(norm(state[i, l, t])))[y_t]`, where the state is the true residual stream at
-    every layer, also at the last.
+    every layer, including the last.
 
     Args:
         anatomy: Anatomy of `full`, whose final norm and unembedding are applied to the states.

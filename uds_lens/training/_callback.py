@@ -65,7 +65,8 @@ class DepthCallback(TrainerCallback):
     subjects.
 
     Args:
-        baseline: Stage 1, with `full` as the model before training; damage is measured only if it has a `control`.
+        baseline: Stage 1, with the model before training as `full`; damage is measured only if the baseline has a
+            `control`.
         every: Optimiser steps between measurements. The model is also measured before training and after the last step.
         rows: Minimum number of examples to measure, drawn as whole subjects with the baseline's seed; None measures
             all.
@@ -109,7 +110,7 @@ class DepthCallback(TrainerCallback):
         self.measured: Baseline = baseline.subset(kept, control=kept_facts, options=self.options)
         """Stage 1 of the examples measured during training."""
         self.seconds_estimated = float("nan")
-        """Estimated total time of all measurements, in seconds, made before the first step."""
+        """Total time of all measurements in seconds, estimated before the first step."""
         self._key, self._points, self._stack = baseline.key, list[DepthPoint](), ExitStack()
         self._audit: Callable[[], DepthAudit] | None = None
         self._seconds: Callable[[], float] | None = None

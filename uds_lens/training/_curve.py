@@ -122,10 +122,10 @@ class DepthCurve:
     """Key of the baseline (`Baseline.key`)."""
 
     seconds_estimated: FloatOrNaN = math.nan
-    """Estimated total time of all measurements, in seconds, made before this process's first step."""
+    """Total time of all measurements in seconds, estimated before this process's first step."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions of the packages that the numbers depend on."""
+    """Versions of the packages that affect the numbers."""
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per step, with the fields of `DepthPoint` as columns."""
@@ -156,7 +156,7 @@ class DepthCurve:
 
         Raises:
             ResultFormatError: The directory holds another file with this name.
-            StorageError: The system refuses.
+            StorageError: The file cannot be written.
         """
         place = located(folder) / RECORD
         values = {name: getattr(self, name) for name in _VALUES}

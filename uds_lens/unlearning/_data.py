@@ -215,7 +215,7 @@ def preferred_answers(job: Job, parent: Parent, folder: Path) -> list[list[str]]
         try:
             return read_alternates(file)
         except ResultFormatError as error:
-            warnings.warn(UdsLensWarning(f"{error} Alternates are sampled again."), stacklevel=2)
+            warnings.warn(UdsLensWarning(f"{error} Sampling alternates again."), stacklevel=2)
             file.unlink()
     alternates = sample_alternates(
         parent.model, parent.tokenizer, job.forget, config=job.config, show_progress=job.options.progress
@@ -265,11 +265,11 @@ def load_refusals(path: str | os.PathLike[str] | None = None) -> tuple[str, ...]
             text = Path(path).expanduser().read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
-                f"cannot read refusals from {os.fspath(path)!r}: {error}. Expected one per line."
+                f"cannot read refusals from {os.fspath(path)!r}: {error}. Expected one refusal per line."
             ) from error
     refusals = tuple(line.strip() for line in text.splitlines() if line.strip())
     if not refusals:
-        raise DataError(f"{os.fspath(path or 'refusals.txt')!r} holds no refusals: expected one per line.")
+        raise DataError(f"{os.fspath(path or 'refusals.txt')!r} contains no refusals: expected one per line.")
     return refusals
 
 

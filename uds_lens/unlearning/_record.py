@@ -58,8 +58,7 @@ def parse_name(name: str) -> MethodConfig:
     """Return the configuration for a name made by `config_name`.
 
     Args:
-        name: A name such as `npo_lr2e-05_beta0.1_alpha1_epoch10`; settings that are not in the name have their
-            defaults.
+        name: A name such as `npo_lr2e-05_beta0.1_alpha1_epoch10`; settings that it omits have their defaults.
 
     Raises:
         ConfigError: The name does not start with a method, or contains a setting that the method does not have.
@@ -179,7 +178,7 @@ def recorded_config(record: Mapping[str, Any]) -> MethodConfig:
     """Return the configuration in a record (see `read_record`).
 
     Raises:
-        ConfigError: The method is unknown. Import the file that declares it if it is your own method.
+        ConfigError: The method is unknown. For your own method, first import the file that declares it.
     """
     method = record["method"]
     plain = {cls.method: cls for cls in (RelearnConfig, FinetuneConfig)}

@@ -466,7 +466,7 @@ def _some(rows: Sequence[ForgetExample]) -> list[ForgetExample]:
 
 
 def _prob(model: Any, rows: Sequence[AnswerSequence], parent: Parent) -> float:
-    """Return the length-normalised probability of the answers, averaged over answers."""
+    """Return the mean length-normalised probability of the answers."""
     log_probs = answer_log_probs(model, rows, pad_token_id=parent.pad_token_id)
     each = [math.exp(value / len(row.labelled)) for value, row in zip(log_probs, rows, strict=True)]
     return round(math.fsum(each) / len(each), 6)
@@ -486,7 +486,7 @@ def _with_adapters(model: Any, settings: LoraSettings) -> Any:
     )
     with quiet_wrapping():
         wrapped = get_peft_model(model, adapters)
-    for config in wrapped.peft_config.values():  # or PEFT would look for the base, on the Hub too, at every checkpoint
+    for config in wrapped.peft_config.values():  # otherwise PEFT would look for the base at every checkpoint
         config.base_model_name_or_path = ""  # set at the end
     return wrapped
 
@@ -494,7 +494,7 @@ def _with_adapters(model: Any, settings: LoraSettings) -> Any:
 def _save(trained: Any, parent: Parent, record: dict[str, Any], job: Job, folder: Path) -> None:
     """Save a trained model or its adapter atomically, with the tokenizer and record.
 
-    The recorded fingerprint is that of the whole saved model, reloaded in its training dtype.
+    The recorded fingerprint belongs to the whole saved model, reloaded in its training dtype.
     """
     broken = [name for name, p in trained.named_parameters() if not bool(torch.isfinite(p).all())]
     if broken:

@@ -26,8 +26,8 @@ Schedule: TypeAlias = Literal["linear", "cosine", "constant_with_warmup"]
 """Learning-rate schedule after warm-up: linear decay to 0, cosine decay, or constant."""
 
 Reduction: TypeAlias = Literal["answers", "open_unlearning"]
-"""Positions to average over: `answers` uses the positions that predict an answer, `open_unlearning` the same positions
-as Open-Unlearning."""
+"""Positions to average over: `answers` uses the positions that predict an answer; `open_unlearning` uses the same
+positions as Open-Unlearning."""
 
 
 Save: TypeAlias = Literal["adapter", "merged"]
@@ -79,7 +79,8 @@ class MethodConfig:
     """Date passed to chat templates that include one."""
 
     template_kwargs: TemplateKwargs = None
-    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes none."""
+    """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes no extra
+    arguments."""
 
     seed: NonNegativeInt = 0
     """Random seed for data order, dropout, and the method's own draws (refusals, alternates, steering vector)."""

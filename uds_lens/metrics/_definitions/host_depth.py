@@ -1,4 +1,4 @@
-"""Host depth: what stays lost after blocks from `retain`, which never saw the facts, replace the model's own blocks?"""
+"""Host depth: what stays lost when blocks from `retain`, which never saw the facts, replace the model's own?"""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class RMUConfig(ReducedConfig):
     lower value."""
 
     scale: PositiveFloat = 10.0
-    """Norm c of the steering vector. Choose it with the norm of the model's states in mind."""
+    """Norm c of the steering vector. Choose it relative to the norm of the model's states."""
 
 
 def train_only_layers(config: RMUConfig, model: nn.Module) -> None:
@@ -152,7 +152,7 @@ def train_only(model: nn.Module, first: int, last: int, *, setting: Setting) -> 
     blocks = decoder_blocks(model)
     if last >= len(blocks):
         raise ConfigError(
-            f"there is no layer {last}: the model has {len(blocks)}, 0 to {len(blocks) - 1}. Choose another by ",
+            f"there is no layer {last}: the model has layers 0 to {len(blocks) - 1}. Choose another value for ",
             setting,
             ".",
         )
