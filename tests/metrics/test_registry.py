@@ -148,7 +148,7 @@ def test_a_notebooks_cell_may_run_twice_but_names_are_not_taken(first_token):
         with pytest.raises(ConfigError, match=said):
             m.metric(name=name, **same, **more)(function)
     add_metric(MetricSpec(name="sum", group="custom", score=len, uses=("first_token",), **same))
-    with pytest.raises(ConfigError, match="'sum' uses 'first_token': withdraw that first"):
+    with pytest.raises(ConfigError, match="'sum' uses 'first_token': withdraw 'sum' first"):
         m.withdraw_metric("first_token")
     m.withdraw_metric("sum")
     for name in ("es", "sum"):
