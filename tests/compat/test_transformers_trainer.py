@@ -84,7 +84,7 @@ def test_tied_weights_may_be_missing_from_a_checkpoint_and_no_others() -> None:
     del state["lm_head.weight"]
     trainer._issue_warnings_after_load(model.load_state_dict(state, strict=False))
     wrong = SimpleNamespace(missing_keys=["transformer.ln_f.weight"], unexpected_keys=[])
-    with pytest.raises(ModelError, match=r"does not fit .*transformer\.ln_f\.weight"):
+    with pytest.raises(ModelError, match=r"does not match .*transformer\.ln_f\.weight"):
         trainer._issue_warnings_after_load(wrong)
 
 
