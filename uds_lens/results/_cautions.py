@@ -102,7 +102,7 @@ def _knowledge(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution(
             "fatal",
             f"On {helped:.0%} of the examples, {full}'s states on {_ASKED[audit.config.counterfactual]} make the "
-            f"entity more likely in {full}, not less: they still encode the entity fully, so there is no scale.",
+            f"entity more likely in {full}, not less: these states still encode the entity, so there is no scale.",
             "no scale",
         )
     elif helped > 0.5:

@@ -44,7 +44,7 @@ class IntervalBasis(NamedTuple):
 
     @property
     def counted(self) -> str:
-        """Show as "6 subjects" or "12 subjects, which count as 3.6 since some have more examples than others"."""
+        """In words: "6 subjects" or "12 subjects, which count as 3.6 since some have more examples than others"."""
         if self.n < FEW_CLUSTERS:
             return str(self)
         return f"{self}, which count as {self.effective:.1f} since some have more examples than others"

@@ -87,7 +87,7 @@ class AuditConfig:
     """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes nothing."""
 
     entity_space: EntitySpace = "answer"
-    """What precedes an entity: `answer`, the characters found there in the answer; `always`, one space. The latter is
+    """What precedes an entity: with `answer`, the text before it in the answer; with `always`, one space. The latter is
     the UDS paper's rule, even where models never saw a space, such as after an opening quote or in Chinese."""
 
     dtype: DType = "float32"
