@@ -45,7 +45,7 @@ def test_a_problem_is_an_exit_code(tmp_path: Path, uds_lens) -> None:
     assert code == 1
     found = {finding["what"]: finding for finding in json.loads(out)}
     assert found["full"]["verdict"] == "problem"
-    assert f"no directory '{tmp_path / 'none'}': give the directory of a checkpoint" in found["full"]["found"]
+    assert f"no directory '{tmp_path / 'none'}': pass a checkpoint directory" in found["full"]["found"]
 
 
 def test_the_change_by_layer(sweep: Path, tmp_path: Path, uds_lens) -> None:

@@ -153,5 +153,5 @@ def test_a_path_that_does_not_exist_ends_before_torch_is_imported() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"1 False {words}" for words in MISSING + GONE]
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    named = "error: no directory './no': give the directory of a checkpoint, or a Hub id 'owner/name'."
+    named = "error: no directory './no': pass a checkpoint directory, or a Hub id 'owner/name'."
     assert said[: len(MISSING)] == [named] * len(MISSING) and len(said) == len(MISSING + GONE)

@@ -172,7 +172,7 @@ def test_texts_with_a_run_each(words):
 @pytest.mark.parametrize(
     ("texts", "positions", "message"),
     [
-        ([], 1, "texts must be a non-empty list of texts"),
+        ([], 1, "texts must be a non-empty list of strings"),
         (["Ada Vey"], 4, r"text 0 has 3 tokens: positions must be increasing within 0..2; got 4"),
         (["Ada Vey"], 0, "must be increasing"),
         (["Ada Vey"], [[2, 0]], r"got \[2, 0\]"),

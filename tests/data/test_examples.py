@@ -22,7 +22,7 @@ def test_lists_become_tuples_so_that_an_example_can_be_hashed(unchecked):
         ({"id": None}, r"`id` must be text; got None"),
         (
             {"question": "Who \ud83d?"},
-            r"`question` contains half of a character \('\\ud83d' at index 4\).* Correct the row",
+            r"`question` contains half a character \('\\ud83d' at index 4\).* Correct the row",
         ),
         ({"perturbed_answers": "Bo."}, r"must be a tuple of strings; got 'Bo.' \(str\). Write \('Bo.',\)"),
         ({"paraphrased_answers": ("a", 2)}, r"`paraphrased_answers` must be text; got 2"),

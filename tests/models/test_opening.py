@@ -73,7 +73,7 @@ def test_what_is_no_checkpoint_is_refused_at_once(trio, tmp_path, monkeypatch):
     (tmp_path / "ckpt" / "simnpo").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     for source, words in (
-        (str(tmp_path / "nowhere"), r"no directory '.*/nowhere': give the directory of a checkpoint"),
+        (str(tmp_path / "nowhere"), r"no directory '.*/nowhere': pass a checkpoint directory"),
         ("./nowhere", "no directory"),
         ("~/nowhere-at-all", "no directory"),
         ("runs/npo/final", "no directory"),

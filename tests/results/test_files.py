@@ -165,7 +165,7 @@ SAMPLE = {"limit": 4, "of": 9, "sample": "random", "seed": 0}
         (lambda m: m["values"]["skipped"].append({"id": "x"}), r"skipped\[1\] is not complete: it lacks 'row'"),
         (lambda m: m["values"]["skipped"].append(3), r"skipped\[1\] must be an object"),
         (lambda m: m["files"].update({"../x": ""}), "a DepthAudit has no file '../x'"),
-        (lambda m: m.update(models=several(m["models"])), "must hold n_tokens, .*retains_s1_cosine"),
+        (lambda m: m.update(models=several(m["models"])), "must contain n_tokens, .*retains_s1_cosine"),
         (lambda m: m["values"].update(control={}), "control is not complete: it lacks 'ids_hash'"),
         (lambda m: m["provenance"].update(ids_hash=1), "provenance.ids_hash must be a valid string"),
         (lambda m: m["provenance"].update(versions=["0.1"]), "provenance.versions must be an object"),

@@ -223,8 +223,7 @@ def _existing_models(given: Any) -> Any:
         looks_local = path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2
         if not path.exists() and (looks_local or (len(path.parts) == 2 and path.parent.is_dir())):
             raise ModelError(
-                f"no directory {name!r}: give the directory of a checkpoint, or a Hub id 'owner/name'."
-                f"{did_you_mean(path)}"
+                f"no directory {name!r}: pass a checkpoint directory, or a Hub id 'owner/name'.{did_you_mean(path)}"
             )
     return given
 

@@ -160,7 +160,7 @@ class Result:
         where = f"{TENSORS} of {self.where}"
         shapes = {**shapes, **{name: shape for name, shape in optional.items() if name in self.tensors}}
         if wrong := sorted(set(shapes) ^ set(self.tensors)):
-            raise ResultFormatError(f"{where} must hold {', '.join(shapes)[:300]}; see {wrong[0][:60]!r}.")
+            raise ResultFormatError(f"{where} must contain {', '.join(shapes)[:300]}; see {wrong[0][:60]!r}.")
         first = self.tensors.get("s1_delta")
         layers = first.shape[-1] if first is not None and first.ndim == 2 else -1
         for name, sizes in shapes.items():

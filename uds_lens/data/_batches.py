@@ -364,7 +364,7 @@ def batch_from_texts(
         (2, [True, True])
     """
     if isinstance(texts, str) or not texts:
-        raise ConfigError(f"texts must be a non-empty list of texts; got {texts!r}.")
+        raise ConfigError(f"texts must be a non-empty list of strings; got {texts!r}.")
     coded = tokenizer(
         list(texts), add_special_tokens=add_special_tokens, padding=False, truncation=False, verbose=False
     )

@@ -78,7 +78,7 @@ def _check_text(name: str, value: object, row: int) -> None:
         value.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"ForgetExample (row {row}): `{name}` contains half of a character ({value[error.start]!r} at index "
+            f"ForgetExample (row {row}): `{name}` contains half a character ({value[error.start]!r} at index "
             f"{error.start}), which cannot be saved: the text was cut inside an emoji, or decoded incorrectly. Correct "
             "the row."
         ) from error

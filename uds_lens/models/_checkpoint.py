@@ -125,7 +125,7 @@ def is_local(source: Place) -> bool:
         raise ModelError(f"no GGUF file {text!r}: check the path; a file on the Hub must be downloaded first.")
     if path.is_absolute() or text.startswith((".", "~")) or len(path.parts) > 2 or isinstance(source, Path):
         raise ModelError(
-            f"no directory {text!r}: give the directory of a checkpoint, or a Hub id 'owner/name'.{did_you_mean(path)}"
+            f"no directory {text!r}: pass a checkpoint directory, or a Hub id 'owner/name'.{did_you_mean(path)}"
         )
     if len(path.parts) == 2 and path.parent.is_dir():
         raise ModelError(
