@@ -87,7 +87,7 @@ class ActPert:
         return (dataclasses.replace(self, sign=-1), dataclasses.replace(self, direction="random"))
 
     def prompt(self, prompt: Prompt, context: Context) -> Prompt:
-        """Return the plain question; skip the row if it does not name the subject."""
+        """Return the plain question; skip the row if the question does not name the subject."""
         subject = context.example.subject
         if subject is None or name_pattern(subject).search(prompt.question) is None:
             raise Skip("the question does not name the subject, whose embeddings would be disturbed")
@@ -124,7 +124,7 @@ class ActPert:
         return Answers([ask.rendered.text for ask in asks], texts, details, prefilled)
 
     def chosen_layers(self, model: HookedModel) -> list[int]:
-        """Return the blocks that are steered.
+        """Return the indices of the steered blocks.
 
         Raises:
             ConfigError: The model has no such block.

@@ -40,12 +40,12 @@ class Ask(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Everything except the model and the options that determines this row's texts and scores."""
+        """Everything that determines this row's texts and scores, apart from the model and the options."""
         return (self.row, self.id, self.subject, self.rendered.prompt.reference, list(self.rendered.ids))
 
 
 class Answers(NamedTuple):
-    """Answers to a list of asks."""
+    """Answers to a list of prompts."""
 
     prompts: Sequence[str]
     texts: Sequence[tuple[str, ...]]

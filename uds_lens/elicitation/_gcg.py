@@ -600,7 +600,7 @@ class SoftGCG(SuffixProbe):
 
 @torch.no_grad()
 def _nearest(model: HookedModel, embeddings: Tensor) -> list[str]:
-    """Decode each suffix to the tokens whose embeddings are nearest; only an approximation of the suffix."""
+    """Decode each suffix to the tokens with the nearest embeddings, as an approximation."""
     table = model.hf.get_input_embeddings().weight.float()
     flat = embeddings.flatten(0, 1).to(table)
     nearest = torch.cdist(flat, table).argmin(-1).unflatten(0, embeddings.shape[:2])

@@ -305,7 +305,7 @@ class ICL(_Worded):
     injects: ClassVar[Injection] = "other facts"
 
     shots: PositiveInt = 5
-    """Maximum number of examples; fewer if there are not enough, or if they do not fit the context window."""
+    """Maximum number of examples; fewer are shown if not enough exist or fit the context window."""
 
     source: Literal["subject", "retain"] = "subject"
     """`subject` shows other forget rows about the same subject; `retain` shows retained facts."""

@@ -241,7 +241,7 @@ class ElicitationResults:
         retain, 1: like full), or NaN with a `share_reason` if P's lower bound is unknown or not above 0, or if no row
         was asked. `p_holm` is the p-value of B, adjusted over the table (Holm). Probes that give the answer away are in
         `capacity_frame` instead. `beyond_sample_error` is the standard error from asking only a sample of the rows, 0
-        if all rows were asked; the interval of B, in contrast, is for generalising to other subjects.
+        if all rows were asked; in contrast, the interval of B is about generalisation to other subjects.
         `effective_subjects` is the equivalent number of equally sized subjects, `(sum n_g)^2 / sum n_g^2`. `caution` is
         set if all but a few subjects differ in the same direction; the interval and p-value of B may then be
         overconfident.
@@ -715,8 +715,8 @@ class RankCorrelation(NamedTuple):
     is constant."""
 
     interval: Interval
-    """95% interval, over subjects. NaN with fewer than three subjects, or if `rho` is undefined, 1 or -1, or would be
-    so without one of the subjects, because the subjects then say too little about others."""
+    """95% interval, over subjects. NaN with fewer than three subjects, or if `rho` is undefined, 1 or -1, either
+    overall or after leaving out one subject."""
 
     n: int
     """Number of examples with both scores."""
@@ -729,8 +729,8 @@ def depth_correlation(
 
     Let z be the inverse hyperbolic tangent of the correlation, and let z_j be the same after leaving out subject j of
     G. The interval is tanh(z +- t se), where se^2 = (G - 1) / G sum d_j^2 with d_j = z_j - mean z_j (the jackknife),
-    and t is the quantile of Student's t with 2 G / (k - 1) degrees of freedom, but at most G - 1. With k = G sum d_j^4
-    / (sum d_j^2)^2, there are fewer degrees of freedom if most of the correlation is due to a few subjects.
+    and t is the quantile of Student's t with 2 G / (k - 1) degrees of freedom, but at most G - 1. Here k = G sum d_j^4
+    / (sum d_j^2)^2, so there are fewer degrees of freedom if the correlation depends mostly on a few subjects.
 
     `frame` comes from `with_depth`, and `value` names the column to correlate with UDS. Examples with NaN in either
     column are left out.

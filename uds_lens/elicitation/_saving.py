@@ -122,7 +122,7 @@ def _response(row: Mapping[str, Any], where: str) -> Response:
     try:
         details = json.loads(row["details"])
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise ResultFormatError(f"{where} holds a text with broken details: {str(error)[:100]}.") from error
+        raise ResultFormatError(f"{where} holds a text with invalid details: {str(error)[:100]}.") from error
     return conform(Response, {**row, "details": details}, where=f"{where}: texts")
 
 

@@ -128,7 +128,7 @@ def generate_answers(
     batch. If batching or caching would change a model's results (`growing_way`), answers are generated one at a time,
     or the whole text is processed again for each token. The latter also applies to texts that grow past the length at
     which rotary frequencies change ("longrope", "dynamic"). From the model's generation config, only the end tokens are
-    used, not the sampling settings or `repetition_penalty` (`settings` has an option for it).
+    used, not the sampling settings or `repetition_penalty`, for which `settings` has an option.
 
     Args:
         model: The model, with its tokenizer.

@@ -199,7 +199,7 @@ class WholeTexts:
 
 
 def texts_growing(model: HookedModel, texts: Sequence[Sequence[int]], way: Way) -> CachedTexts | WholeTexts:
-    """Process texts so that they can grow in the given way."""
+    """Process texts in preparation for generation in the given way."""
     return WholeTexts(model, texts) if way == "whole" else CachedTexts(model, texts)
 
 

@@ -112,7 +112,7 @@ class Trust:
 
 
 _COLUMNS = {"F": "faithfulness", "Q": "quantisation", "R": "relearning"}
-"""Columns of `trust.csv` whose fields in `Trust` have another name."""
+"""Columns of `trust.csv` that have a different name in `Trust`."""
 
 
 @cache
@@ -232,11 +232,11 @@ def metrics_frame(specs: Sequence[MetricSpec] | None = None) -> pd.DataFrame:
 
 
 def all_needs(spec: MetricSpec) -> list[str]:
-    """Return the access that a metric needs, including for the metrics from which it is computed."""
+    """Return the access that a metric needs, directly or for metrics from which it is computed."""
     needed = {need for part in resolve([spec.name]) for need in part.needs}
     return [need for need in ("output", "internal", "retain", "full") if need in needed]
 
 
 def data_sets(spec: MetricSpec) -> list[str]:
-    """Return the `MetricData` sets that a metric requires, including for the metrics from which it is computed."""
+    """Return the `MetricData` sets that a metric requires, directly or for metrics from which it is computed."""
     return list(dict.fromkeys(name for part in resolve([spec.name]) for name in part.sets))

@@ -248,7 +248,7 @@ class MetricSpec:
     """Key in results, on the command line and in the published tables."""
 
     label: str
-    """Name for tables and figures."""
+    """Display name in tables and figures."""
 
     group: Group
     """Family."""
@@ -387,7 +387,7 @@ class Evidence:
         return self._value(Pass("model", "fisher_sums"))
 
     def state_examples(self, answers: str = "") -> list[ForgetExample]:
-        """Examples of the states, in order, without those whose spans could not be located (`needs_states`)."""
+        """Examples in the order of the states, without examples whose spans could not be located."""
         return [row.example for row in self._session.plan_of(Pass("model", "states", answers)).encoded.rows]
 
     def entity_ids(self) -> list[str]:
@@ -437,7 +437,7 @@ Score = TypeVar("Score", bound=Callable[..., Outcome])  # function from `Evidenc
 _declared: dict[str, MetricSpec] = {}
 
 DECLARED: Mapping[str, MetricSpec] = MappingProxyType(_declared)
-"""Metrics declared so far, in order of declaration; in `uds_lens.metrics.METRICS`, all built-in metrics are loaded."""
+"""Metrics declared so far, in order. In `uds_lens.metrics.METRICS`, all built-in metrics are already declared."""
 
 
 def metric(
@@ -458,7 +458,7 @@ def metric(
 
     Args:
         name: Key in results; lower-case letters, digits, `_` and `.`.
-        label: Name for tables and figures.
+        label: Display name in tables and figures.
         meaning: Direction, meanings of 0 and 1, smallest and largest value.
         group: Family.
         passes: Measurements that the metric needs (`needs_answers`, `needs_generations`, `needs_states`).

@@ -1,4 +1,4 @@
-"""Diagonal Fisher information of a model's blocks, masks of weights where `retain` has more, and masked erasure.
+"""Diagonal Fisher information of a model's blocks, masks based on `full` and `retain`, and erasure within the masks.
 
 Fisher information is the mean over examples of the squared gradient of the mean entity NLL. If the model's blocks allow
 it, gradients for several examples come from one forward and one backward pass; otherwise, each example runs alone. To
@@ -34,7 +34,7 @@ from uds_lens.patching._hooks import split_call
 logger = logging.getLogger(__name__)
 
 _GRAPH_BYTES = 1 << 28
-"""Memory for activations kept for the backward pass. An example that needs more runs alone."""
+"""Memory for activations kept for the backward pass. An example that exceeds this limit runs alone."""
 
 _EPSILON = 1e-30  # avoids division by zero without affecting ratios of even tiny squared gradients
 
@@ -233,7 +233,7 @@ def _keeper(seen: dict[nn.Module, tuple[Tensor, Tensor]], batch: TokenBatch) -> 
             and all(isinstance(states, Tensor) and states.shape[:2] == shape for states in (args[0], output))
         )
         if not by_token or module in seen or not output.requires_grad:
-            raise _NotByToken(f"a {type(module).__name__} does not map one state per token to another exactly once")
+            raise _NotByToken(f"a {type(module).__name__} does not map one state per token exactly once")
         seen[module] = args[0].detach(), output
 
     return keep
@@ -362,7 +362,7 @@ def spill_fisher(
 
 @dataclass(frozen=True, eq=False)
 class FisherMasks:
-    """For each layer, the weights with more Fisher information in `retain` than in `full`, by decreasing excess.
+    """For each layer, weights with more Fisher information in `retain` than in `full`, largest excess first.
 
     For a fraction p, the mask of a layer with n weights is the first `max(1, floor(p n))` entries, or all entries if
     there are fewer.
@@ -483,7 +483,7 @@ def fisher_erasure(
 def dequantised(model: HookedModel) -> HookedModel:
     """Return a model with 4-bit layers replaced by plain linear layers, which have gradients.
 
-    The given model is not changed, and is itself returned if it has no 4-bit layers. Weights that are not quantised are
+    The given model is not changed; without 4-bit layers, it is returned as is. Weights that are not quantised are
     shared.
     """
     if not any(is_4bit_layer(module) for module in model.hf.modules()):

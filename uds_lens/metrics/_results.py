@@ -197,7 +197,7 @@ class MetricResults:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """Return everything except the model that the values depend on; see `uds_lens.results._conditions`.
+        """Return everything that the values depend on, except the model; see `uds_lens.results._conditions`.
 
         These are the options, the prompts, hashes of the questions, and the fingerprints of `retain` and `full` if they
         were used.
@@ -427,7 +427,7 @@ def require_nothing_lost(
 
 
 def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
-    """Return the values of several models as a table.
+    """Return a table of the metric values of several models.
 
     Args:
         results: Results by model name.
@@ -446,7 +446,7 @@ def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:
 
 
 def require_metrics_table(file: str | os.PathLike[str]) -> Path:
-    """Return the path of the table of several models, after checking that it is writable."""
+    """Return the path for the multi-model table, after checking that it is writable."""
     return check_writable(file, directory=False)
 
 

@@ -1,4 +1,4 @@
-"""Linear CKA between models' states, erasure based on it, and Logit Lens."""
+"""Linear CKA between models' states, the erasure derived from it, and Logit Lens."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class DepthCallback(TrainerCallback):
             versions=versions(),
         )
 
-    # Events of the Trainer.
+    # Trainer events.
 
     @_undisturbed()
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:

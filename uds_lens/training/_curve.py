@@ -83,7 +83,7 @@ def logs_of(point: DepthPoint) -> dict[str, float]:
 
 
 def points_in(history: Sequence[Mapping[str, Any]]) -> list[DepthPoint]:
-    """Restore points from a `Trainer`'s log history, which is saved in its checkpoints."""
+    """Recover the points from a `Trainer`'s log history, which is saved in its checkpoints."""
     return [
         DepthPoint(step=row["step"], **{name: row.get(f"depth/{name}", math.nan) for name in LOGGED})
         for row in history

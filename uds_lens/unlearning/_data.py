@@ -92,7 +92,7 @@ class PairDataset(Dataset):
             raise IndexError(index)
         epoch, place = divmod(index, self._epoch)
         n = len(self._data.forget)
-        if place >= n:  # a filler: repeat the last pair, whose loss is finite if the batch's is
+        if place >= n:  # a filler: repeat the last pair, whose loss is finite if the batch loss is
             return replace(self._pair(epoch * n + n - 1), is_filler=True)
         return self._pair(epoch * n + place)
 

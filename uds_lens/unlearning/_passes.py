@@ -226,7 +226,7 @@ class Terms(NamedTuple):
 
     @property
     def total(self) -> Tensor:
-        """The loss, provided that this pass is the whole batch."""
+        """The loss, if this pass is the whole batch."""
         return self.forget.weighted if self.retain is None else self.forget.weighted + self.retain.weighted
 
 

@@ -1,4 +1,4 @@
-"""Resume an interrupted run: its checkpoints, their folder, and the folder's lock."""
+"""Checkpoints of a run and their locked folder, for resuming interrupted runs."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class MethodConfig:
     """Weight decay of AdamW."""
 
     warmup_epochs: NonNegativeFloat = 1.0
-    """Epochs during which the learning rate rises from 0."""
+    """Number of epochs over which the learning rate warms up from 0."""
 
     schedule: Schedule = "linear"
     """Learning-rate schedule after warm-up."""
@@ -166,7 +166,7 @@ class FinetuneConfig(RelearnConfig):
     """Rows per optimiser step, over all devices and accumulation steps."""
 
     warmup_epochs: NonNegativeFloat = 1.0
-    """Epochs during which the learning rate rises from 0."""
+    """Number of epochs over which the learning rate warms up from 0."""
 
 
 @validated

@@ -113,7 +113,7 @@ def normalised_auc(model: float, retain: float) -> float:
         retain: AUC of `retain`.
 
     Returns:
-        1 if equal to `retain`, 0 if the difference is at least as large as `retain` itself; NaN if an input is NaN or
+        1 if the two AUCs are equal, 0 if they differ by at least the AUC of `retain`; NaN if an input is NaN or
         `retain` is 0.
 
     Example:

@@ -17,7 +17,7 @@ _SIDES = ("forget", "holdout")
     packages=("sklearn",),
 )
 def mia_reference(evidence: Evidence) -> Outcome:
-    """Return the AUC of the mean NLL of each answer minus its mean NLL under `retain`; 0.5 for `retain` itself."""
+    """Return the AUC for each answer's mean NLL minus its mean NLL under `retain`; 0.5 for `retain` itself."""
     scores = {}
     for name in _SIDES:
         model, retain = (

@@ -12,7 +12,7 @@ from uds_lens.unlearning._settings import RetainConfig
 
 @dataclass(frozen=True, kw_only=True)
 class IdkNLLConfig(RetainConfig):
-    """Learn to answer forget questions with a refusal, drawn anew each epoch: `NLL(refusal) + alpha NLL_r`."""
+    """Learn to answer forget questions with a refusal, redrawn each epoch: `NLL(refusal) + alpha NLL_r`."""
 
     method: ClassVar[str] = "idknll"
 
