@@ -104,8 +104,9 @@ def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
 def test_a_cpu_that_is_fast_in_bfloat16_is_told(gain: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rates = {"float32": 1.0, "bfloat16": gain}
     monkeypatch.setattr("uds_lens.patching._costs.product_rate", lambda dtype, device: rates[dtype])
-    found = by_name(examine_inputs(TRIO, options=ul.RunOptions(device="cpu")))
+    found = by_name(examine_environment(place=tmp_path))
     assert ("speed" in found) == (gain > 2)
+    assert "speed" not in by_name(examine_inputs(TRIO, options=ul.RunOptions(device="cpu"))), "said already"
     told: list[str] = []
     monkeypatch.setattr("uds_lens.audit._inputs.tell", told.append)
     shape = SimpleNamespace(num_hidden_layers=30, hidden_size=576)

@@ -33,7 +33,7 @@ from uds_lens.models import HookedModel, read_checkpoint_info
 from uds_lens.models._compatibility import check_compatible, deciding_record, protocol_of, require_embedded
 from uds_lens.models._hooked import ModelSource, RetainSource, pick_device
 from uds_lens.patching import row_layout
-from uds_lens.patching._costs import FASTER, ModelCosts, bfloat16_gain
+from uds_lens.patching._costs import BFLOAT16_COSTS, ModelCosts, bfloat16_gain
 from uds_lens.patching._engines import choose_reading, fall_back, tried_once
 from uds_lens.patching._side_by_side import may_be_packable
 from uds_lens.results._settings import AuditConfig, RunOptions
@@ -361,11 +361,8 @@ def _tell_of_bfloat16(shape: Any, config: AuditConfig, options: RunOptions) -> N
     weights = 12 * shape.num_hidden_layers * shape.hidden_size**2
     if config.dtype != "float32" or weights < 1e8 or options.device_map or pick_device(options.device) != "cpu":
         return
-    if (gain := bfloat16_gain("cpu")) >= FASTER:
-        tell(
-            f"products in bfloat16 are {gain:.1f} times as fast as in float32 on this CPU: dtype bfloat16 is enough "
-            "for a first look (scores change in the third decimal)"
-        )
+    if (gain := bfloat16_gain("cpu")) is not None:
+        tell(f"{gain}: dtype bfloat16 is enough for a first look ({BFLOAT16_COSTS})")
 
 
 def _with_draws(

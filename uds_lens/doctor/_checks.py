@@ -140,6 +140,9 @@ def _devices() -> Iterator[Finding]:
     import psutil
     import torch
 
+    from uds_lens.models._hooked import pick_device
+    from uds_lens.patching._costs import BFLOAT16_COSTS, bfloat16_gain
+
     yield Finding("CPU", "ok", f"{os.cpu_count()} cores; torch uses {torch.get_num_threads()} threads")
     memory = psutil.virtual_memory()
     yield _gib("memory", memory.available, memory.total, "close other programs, or audit a smaller model")
@@ -149,6 +152,8 @@ def _devices() -> Iterator[Finding]:
         yield _gib(f"cuda:{number} {name}", free, total, "nvidia-smi shows the processes that use it")
     if torch.cuda.device_count() == 0:
         yield Finding("GPU", "note", "none usable by torch", "audits run on the CPU: same results, slower")
+    if (gain := bfloat16_gain(pick_device("auto"))) is not None:
+        yield Finding("speed", "note", gain, f"--dtype bfloat16 is enough for a first look ({BFLOAT16_COSTS})")
 
 
 def _room(place: Path) -> Iterator[Finding]:
@@ -354,16 +359,12 @@ _SLOWER = 4.0
 
 
 def _speed(config: AuditConfig, options: RunOptions) -> Iterator[Finding]:
-    """Time matrix products in the requested dtype and another, because not every CPU has bfloat16 instructions."""
+    """Time matrix products in the requested dtype and in float32, because not every CPU has bfloat16 instructions."""
     from uds_lens.models._hooked import pick_device
-    from uds_lens.patching._costs import FASTER, bfloat16_gain, product_rate
+    from uds_lens.patching._costs import product_rate
 
     device = pick_device(options.device)
     if config.dtype == "float32":
-        if (gain := bfloat16_gain(device)) >= FASTER:
-            words = f"a matrix product in bfloat16 is {gain:.1f} times as fast as in float32 on {device}"
-            fix = "--dtype bfloat16 for a first look: scores change in the third decimal place"
-            yield Finding("speed", "note", words, fix)
         return
     factor = product_rate("float32", device) / product_rate(config.dtype, device)
     words = f"a matrix product in {config.dtype} takes {factor:.1f} times as long as in float32 on {device}"
