@@ -3,7 +3,7 @@
 Reference: Chen et al. 2025 (arXiv 2505.23270), Algorithm 1 (every block, independent noise). The paper does not fully
 specify the number of copies, the sign and the positions; each field documents the choice made here. To first order the
 direction is `-gamma J mean(eta)`, which is mostly noise with few copies. Antithetic copies, an option not in the paper,
-cancel this first-order term. Two controls run alongside: a random direction of the same norm, and the opposite sign.
+cancel this first-order term. Two controls are also run: a random direction of the same norm, and the opposite sign.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class ByPrompt:
 
 @dataclass(frozen=True)
 class Asked:
-    """A probe with its prompts, and the ids of the skipped rows with the reasons."""
+    """A probe with its prompts, and the ids of skipped rows with reasons."""
 
     probe: Probe
     asks: tuple[Ask, ...]

@@ -106,7 +106,7 @@ class ElicitationResults:
         `summary` gains `judged_full`, `judged_retain`, `judged_unlearned`, and `judged_beyond` with its interval.
 
         Args:
-            judge: Takes the row's question, the reference and a text, and returns a number from 0 to 1, or NaN.
+            judge: Function of the row's question, the reference and a text that returns a number from 0 to 1, or NaN.
 
         Example:
             >>> import uds_lens as ul
@@ -251,8 +251,8 @@ class ElicitationResults:
     def evidence(self, decoding: Decoding = "greedy") -> ReturnEvidence:
         """Return the lower end of `beyond_retain` over all probes, for `uds_lens.results.verdict`.
 
-        For both models, each example's highest score over probes is used (and over texts, for `sampled`). The result is
-        NaN, which counts as no evidence, if there is no retain model, no interval, or no probe with this decoding.
+        For both models, each example contributes its highest score over probes (and over texts, if sampled). The result
+        is NaN, which counts as no evidence, if there is no retain model, no interval, or no probe with this decoding.
         """
         lows = [row["beyond_low"] for row in self._summary.to_dict("records") if row["decoding"] == decoding]
         return ReturnEvidence(lows[-1] if lows else math.nan)  # the last row takes the best of all probes and texts

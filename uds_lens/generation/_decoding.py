@@ -48,7 +48,7 @@ class GenerationSettings:
     logits are multiplied. 1 means no penalty, even if the model's generation config sets one."""
 
     progress: bool | None = None
-    """Progress bar on, off, or (None) in terminals only."""
+    """Whether to show a progress bar; None shows it in terminals only."""
 
 
 @dataclass(frozen=True)

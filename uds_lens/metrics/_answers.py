@@ -83,7 +83,7 @@ def score_answers(
         names: Names of the rows in error messages, such as their questions; default: row numbers.
         token_budget: Tokens per batch, including padding.
         desc: Label of the progress bar.
-        show: Progress bar on, off, or (None) in terminals only.
+        show: Whether to show a progress bar; None shows it in terminals only.
 
     Returns:
         Scores for each token, on the CPU.

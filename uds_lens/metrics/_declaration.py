@@ -423,7 +423,7 @@ class Evidence:
     def _declared(self, wanted: Pass) -> Pass:
         if self.spec is not None and wanted not in self.spec.passes:
             raise ConfigError(
-                f"metric {self.spec.name!r} reads {wanted}, which is not among the passes it declares: add it there "
+                f"metric {self.spec.name!r} reads {wanted}, which it does not declare: add it to its passes "
                 "(needs_answers, needs_generations, needs_states)."
             )
         return wanted

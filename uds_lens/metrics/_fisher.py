@@ -233,7 +233,7 @@ def _keeper(seen: dict[nn.Module, tuple[Tensor, Tensor]], batch: TokenBatch) -> 
             and all(isinstance(states, Tensor) and states.shape[:2] == shape for states in (args[0], output))
         )
         if not by_token or module in seen or not output.requires_grad:
-            raise _NotByToken(f"a {type(module).__name__} does not map one state per token exactly once")
+            raise _NotByToken(f"a {type(module).__name__} does not process each token exactly once")
         seen[module] = args[0].detach(), output
 
     return keep
@@ -321,7 +321,7 @@ def diagonal_fisher(
         rows: The tokenised examples.
         layers: The layers, whose diagonals are all held in memory.
         desc: Label of the progress bar.
-        show: Progress bar on, off, or (None) in terminals only.
+        show: Whether to show a progress bar; None shows it in terminals only.
 
     Returns:
         For each layer, the values for its flattened parameters, as float32.

@@ -39,7 +39,7 @@ def gradient_norms(
         rows: The tokenised answers: `scored` from `uds_lens.data.answer_sequences`.
         names: Names of the rows in error messages, such as their questions; default: row numbers.
         desc: Label of the progress bar.
-        show: Progress bar on, off, or (None) in terminals only.
+        show: Whether to show a progress bar; None shows it in terminals only.
 
     Returns:
         Numbers >= 0, in nats per unit of weight; NaN for answers that have only one token or are too long for the

@@ -379,7 +379,7 @@ KIND = Kind("MetricResults", settings=MetricOptions, values=_Values, model=Model
 """Storage format of metric results."""
 
 
-# Earlier results in a folder, and the table of several models.
+# Saved results in a folder, and the multi-model table.
 
 
 def results_in(folder: Path) -> dict[str, MetricResults]:
@@ -420,10 +420,10 @@ def require_nothing_lost(
         for role, record in earlier.models.items():
             model = models.get(role)
             if model is None:
-                refuse_to_replace(file, f"{named} against {role} {record.name[-80:]!r}, which is not given now")
+                refuse_to_replace(file, f"{named} against {role} {record.name[-80:]!r}, which is missing now")
             if record.fingerprint != fingerprint_of(model, dtype=options.dtype, run=run):
                 against = "" if role == "model" else f" against a {role}"
-                refuse_to_replace(file, f"{named}{against} with weights that differ from those of {model!r} now")
+                refuse_to_replace(file, f"{named}{against} with other weights than {model!r} has now")
 
 
 def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:

@@ -286,7 +286,7 @@ def grid(name: str = "paper") -> Iterator[MethodConfig]:
         (150, 'graddiff_lr1e-05_alpha1_epoch5')
     """
     if name != "paper":
-        raise ConfigError(f"no grid {name!r}; there is 'paper'.")
+        raise ConfigError(f"no grid {name!r}; the only grid is 'paper'.")
     for method, axes in _PAPER.items():
         for values in product(*axes.values()):
             yield make_config(method, dict(zip(axes, values, strict=True)))

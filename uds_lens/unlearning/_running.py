@@ -99,7 +99,7 @@ def unlearn(
 
     Raises:
         ConfigError: Retain data is missing, settings do not suit the model, or `out` holds the result of another run.
-        ResultFormatError: `out` holds something other than such a result.
+        ResultFormatError: `out` holds something other than a training result.
         ModelError: The model cannot be opened, or training diverged.
         DataError: The data cannot be read, or an answer is too long for the model.
         MissingDependencyError: A package for adapters or logging is not installed.
@@ -525,8 +525,8 @@ def _save(trained: Any, parent: Parent, record: dict[str, Any], job: Job, folder
         own.update(path.name for path in place.iterdir())
     if record["fingerprint"] == parent.fingerprint:
         warnings.warn(
-            f"{str(out)!r} has the weights of {parent.name!r}: training changed nothing (in {job.options.save_dtype}). "
-            "Raise learning_rate or epochs, or save in float32.",
+            f"{str(out)!r} has the same weights as {parent.name!r}: training changed nothing in "
+            f"{job.options.save_dtype}. Raise learning_rate or epochs, or save in float32.",
             UdsLensWarning,
             stacklevel=2,
         )

@@ -294,7 +294,7 @@ def training_logs(options: TrainOptions, out: Path) -> list[TrainerCallback]:
 
 
 class _CsvLog(TrainerCallback):
-    """Rewrite the whole loss curve at each point, so that the file is always complete, also after resuming."""
+    """Rewrite the whole loss curve at each point, so that the file is always complete, even after resuming."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

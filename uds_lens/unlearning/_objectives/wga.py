@@ -28,7 +28,7 @@ def weighted_ascent(
     Args:
         logits: Unshifted logits on the forget batch.
         labels: Unshifted labels; -100 marks positions to ignore.
-        likely: Exponent of p. If above 0, forgotten tokens have little weight, so the ascent comes to an end.
+        likely: Exponent of p. If above 0, forgotten tokens have little weight, so the ascent levels off.
         unlikely: Exponent of 1 - p. If above 0, tokens predicted with near certainty have little weight.
 
     Returns:
