@@ -19,7 +19,7 @@ def test_the_paper_has_150_runs_with_distinct_names() -> None:
     assert Counter(run.method for run in runs) == {**expected, "simnpo": 24}
     assert {run.n_alternates for run in runs if run.method == "altpo"} == {1}
     assert {run.reduction for run in runs if run.method in ("rmu", "undial")} == {"open_unlearning"}
-    with pytest.raises(ConfigError, match="there is 'paper'"):
+    with pytest.raises(ConfigError, match="the only grid is 'paper'"):
         next(grid("table8"))
 
 
@@ -65,7 +65,7 @@ def test_every_name_reads_back(method: str, rate: float, decay: float, epochs: i
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nop_lr1e-05", "no unlearning method"),
+        ("nop_lr1e-05", "does not start with an unlearning method"),
         ("npo_lr1e-05_delta1", "cannot read 'delta1'"),
         ("npo_lr", "cannot read 'lr'"),
         ("npo_lr1e-05_lr2e-05", "cannot read 'lr2e-05'"),
