@@ -72,8 +72,8 @@ def test_metrics_from_memory_and_from_files(tmp_path):
     assert table.reasons.to_numpy().tolist() == [["rmu/last", "es", "not measured"]]
     assert directions(table.frame) == {"es": "knowledge", "uds": "erasure"}
     assert len(table.examples) == 8 and set(table.examples["model"]) == {"npo/last", "rmu/last"}
-    assert read_metrics(tmp_path).frame["model"].tolist() == ["last"]
-    assert read_metrics([one, one]).frame["model"].tolist() == ["runs/npo/last", "runs/npo/last (2)"]
+    assert read_metrics(tmp_path).frame["model"].tolist() == ["rmu/last"]
+    assert read_metrics([one, one]).frame["model"].tolist() == ["npo/last", "npo/last (2)"]
     assert read_metrics([one, one], names=["a", "b"]).frame["model"].tolist() == ["a", "b"]
     with pytest.raises(DataError, match="2 different names"):
         read_metrics([one, other], names=["a", "a"])

@@ -156,8 +156,3 @@ def test_a_notebooks_cell_may_run_twice_but_names_are_not_taken(first_token):
             m.withdraw_metric(name)
     with pytest.raises(TypeError):
         m.METRICS["x"] = m.METRICS["es"]
-
-
-def test_results_without_a_repetition_penalty_are_those_of_earlier_releases():
-    assert "repetition_penalty" not in m.MetricOptions().to_dict()
-    assert m.MetricOptions(repetition_penalty=1.1).to_dict()["repetition_penalty"] == 1.1

@@ -170,10 +170,7 @@ def test_values_and_their_cost_reach_the_log_and_the_records(watched):
     assert DepthCurve.load(watched.out).points == watched.callback.curve.points
     early = DepthCurve.load(watched.out / "checkpoint-4")
     assert [point.step for point in early.points] == [0, 2, 4]
-    callback = watched.callback
-    first, *rest = callback.curve.points
-    each = (callback.seconds_estimated - first.seconds) / len(rest)
-    assert 0 < each < callback.seconds_estimated, "one estimate for each measurement that followed"
+    assert all(point.seconds > 0 for point in watched.callback.curve.points)
 
 
 def test_an_evaluation_has_both_depths_and_what_is_undefined_is_left_out(baseline):

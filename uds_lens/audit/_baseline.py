@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,8 +36,6 @@ from uds_lens.results._stage_1 import S1_TENSORS, ControlFacts, Exchanged, Retai
 if TYPE_CHECKING:
     from uds_lens.audit._states import SourceStates
     from uds_lens.audit._two_stage import PatchScores
-
-_LONG = 10.0  # in seconds; one-off costs of a process are negligible in longer audits
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -311,24 +308,6 @@ class RecordedBaseline:
 
     options: RunOptions
     """How it is run."""
-
-    def seconds(self, unlearned: ModelSource) -> float:
-        """Time an `audit` of the model without skipping any patch, even if its weights equal those of `full`.
-
-        A short audit is timed twice, because the first run includes one-off costs.
-        """
-        config = self.target.config
-        self.target.config = dataclasses.replace(config, exact_noop=False)
-        try:
-            first = self._timed(unlearned)
-            return first if first > _LONG else min(first, self._timed(unlearned))
-        finally:
-            self.target.config = config
-
-    def _timed(self, unlearned: ModelSource) -> float:
-        started = time.perf_counter()
-        self.audit(unlearned)
-        return time.perf_counter() - started
 
     def audit(self, unlearned: ModelSource) -> DepthAudit:
         """Measure stage 2 of one model: read its states, and patch them into `full`.

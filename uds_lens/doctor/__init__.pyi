@@ -1,6 +1,1 @@
-from ._checks import (
-    Finding as Finding,
-    Verdict as Verdict,
-    examine_environment as examine_environment,
-    examine_inputs as examine_inputs,
-)
+from ._checks import Finding as Finding, examine_environment as examine_environment, examine_inputs as examine_inputs

@@ -4,13 +4,9 @@ from ._options import ElicitOptions as ElicitOptions
 from ._probes import (
     AOA as AOA,
     ICL as ICL,
-    Alias as Alias,
-    Cloze as Cloze,
     Context as Context,
     Given as Given,
     Mask as Mask,
-    MultiHop as MultiHop,
-    Plain as Plain,
     Prompt as Prompt,
     Shot as Shot,
     Skip as Skip,

@@ -52,6 +52,7 @@ def read_metrics(
         uds_lens.errors.DataError: expected at least one result; got none.
     """
     from uds_lens.metrics import MetricResults
+    from uds_lens.results._records import numbered, short_names
 
     source = "results in memory"
     if isinstance(results, str | os.PathLike):
@@ -60,7 +61,7 @@ def read_metrics(
         if not results:
             raise ResultFormatError(f"no .json file in {source!r}: expected files written by MetricResults.save.")
     loaded = [given if isinstance(given, MetricResults) else MetricResults.load(given) for given in results]
-    unique = _unique_names(names, [result.models["model"].name for result in loaded])
+    unique = _unique_names(names, numbered(short_names([result.models["model"].name for result in loaded])))
     rows, reasons, tables = [], {}, []
     for result, given, name in zip(loaded, results, unique, strict=True):
         model = result.models["model"]
@@ -128,7 +129,7 @@ def read_audits(
     rows: list[dict[str, Any]] = []
     tables = []
     withheld: dict[str, dict[str, str]] = {}
-    for name, audit in zip(_unique_names(names, audit_names(loaded) if loaded else []), loaded, strict=True):
+    for name, audit in zip(_unique_names(names, audit_names(loaded)), loaded, strict=True):
         if not audit.n_measured:
             withheld[name] = {"uds": "no example is measurable"}
         summary = audit.summary()
@@ -257,29 +258,12 @@ def as_text(conditions: Mapping[str, Any]) -> str:
     return json.dumps(conditions, sort_keys=True)
 
 
-def _unique_names(names: Sequence[str] | None, paths: Sequence[str]) -> list[str]:
-    if not paths:
+def _unique_names(names: Sequence[str] | None, own: Sequence[str]) -> list[str]:
+    """Return the names given, or else the results' own."""
+    if not own:
         raise DataError("expected at least one result; got none.")
     if names is None:
-        return short_names(paths)
-    if len(names) != len(paths) or len(set(names)) != len(names):
-        raise DataError(f"names must be {len(paths)} different names; got {len(names)}.")
+        return list(own)
+    if len(names) != len(own) or len(set(names)) != len(names):
+        raise DataError(f"names must be {len(own)} different names; got {len(names)}.")
     return list(names)
-
-
-def short_names(paths: Sequence[str]) -> list[str]:
-    """Return the shortest distinct endings of paths; equal paths are numbered.
-
-    >>> short_names(["runs/npo/last", "runs/rmu/last"])
-    ['npo/last', 'rmu/last']
-    """
-    parts = [PurePath(path).parts for path in paths]
-    for depth in range(1, max(map(len, parts), default=1) + 1):
-        names = ["/".join(path[-depth:]) for path in parts]
-        if len(set(names)) == len(names):
-            return names
-    seen: dict[str, int] = {}
-    for place, path in enumerate(paths):
-        seen[path] = seen.get(path, 0) + 1
-        names[place] = path if seen[path] == 1 else f"{path} ({seen[path]})"
-    return names

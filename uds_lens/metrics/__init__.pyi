@@ -33,7 +33,6 @@ from ._definitions.membership_attacks import (
 from ._definitions.muse import privleak as privleak
 from ._definitions.prob import probability as probability, truth_ratio as truth_ratio
 from ._evaluation import evaluate as evaluate
-from ._gradients import gradient_norms as gradient_norms
 from ._harness import harness_metric as harness_metric
 from ._lens_beside_uds import LensComparison as LensComparison, compare_logit_lens as compare_logit_lens
 from ._options import FluencyScorer as FluencyScorer, MetricOptions as MetricOptions

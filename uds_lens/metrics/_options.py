@@ -21,9 +21,6 @@ from uds_lens._types import (
 )
 from uds_lens.data._prompts import CHAT_DATE, ChatStyle, chat_style_named
 
-AT_DEFAULT_LEFT_OUT = ("repetition_penalty", "cka_scope", "para_rouge")
-"""Settings added in later releases, which `to_dict` omits at their defaults."""
-
 
 @runtime_checkable
 class FluencyScorer(Protocol):
@@ -138,12 +135,6 @@ class MetricOptions:
         return cls(**asdict(chat_style_named(name)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings by name; a fluency scorer is represented by its name.
-
-        Settings added in later releases are omitted at their defaults, which reproduce the results of earlier releases.
-        """
+        """Return the settings by name; a fluency scorer is represented by its name."""
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in AT_DEFAULT_LEFT_OUT:
-            if settings[name] == getattr(MetricOptions, name):
-                del settings[name]
         return settings | {"fluency": getattr(self.fluency, "name", self.fluency)}

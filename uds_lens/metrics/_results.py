@@ -21,7 +21,7 @@ from uds_lens.errors import ResultFormatError
 from uds_lens.metrics._catalogue import METRICS, Trust, resolve, studied
 from uds_lens.metrics._data import MetricData, data_hash
 from uds_lens.metrics._declaration import Direction, Group
-from uds_lens.metrics._options import AT_DEFAULT_LEFT_OUT, MetricOptions
+from uds_lens.metrics._options import MetricOptions
 from uds_lens.results import Interval, ModelRecord, RunOptions, bootstrap_interval
 from uds_lens.results._cautions import FEW
 from uds_lens.results._conditions import marks
@@ -203,8 +203,6 @@ class MetricResults:
         were used.
         """
         found = {name: value for name, value in self.options.to_dict().items() if name not in _SPEED}
-        for name in AT_DEFAULT_LEFT_OUT:  # a missing condition would match any value
-            found[name] = getattr(self.options, name)
         found |= {role: record.fingerprint for role, record in self.models.items() if role != "model"}
         sets = ", ".join(name for name, size in self.sizes.items() if size)
         asked = {

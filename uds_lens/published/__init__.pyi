@@ -1,16 +1,7 @@
-from ._compare import (
-    BY_METRIC as BY_METRIC,
-    COMPARED as COMPARED,
-    OF_POOLS as OF_POOLS,
-    Comparison as Comparison,
-    beside as beside,
-    compare as compare,
-)
+from ._compare import COLUMNS as COLUMNS, Comparison as Comparison, beside as beside, compare as compare
 from ._measured import read_released as read_released
 from ._plan import plan as plan
 from ._registry import (
-    POOL_VALUES as POOL_VALUES,
-    VALUES as VALUES,
     PublishedModel as PublishedModel,
     find as find,
     models as models,

@@ -18,7 +18,16 @@ from uds_lens.meta._columns import REASONS
 from uds_lens.meta._pools import SMALLEST
 from uds_lens.plots._style import count
 from uds_lens.published._measured import MeasuredRun, read_run, same_prompts
-from uds_lens.published._registry import KNOWN_PROBLEMS, MARGIN, MARGINS, models, pool_values, values
+from uds_lens.published._registry import (
+    KNOWN_PROBLEMS,
+    MARGIN,
+    MARGINS,
+    POOL_VALUES,
+    VALUES,
+    models,
+    pool_values,
+    values,
+)
 from uds_lens.results._other_cautions import about_published
 
 if TYPE_CHECKING:
@@ -71,6 +80,15 @@ OF_POOLS = {
 }
 """Columns of `Comparison.of_pools`."""
 
+COLUMNS = {
+    "values": VALUES,
+    "pool_values": POOL_VALUES,
+    "compared": COMPARED,
+    "by_metric": BY_METRIC,
+    "of_pools": OF_POOLS,
+}
+"""The columns of each table, by its name."""
+
 _POOL_MARGIN = 0.02  # distance that counts as agreement for F, pool means, Q and R; F changes in steps of 1/900
 _ROUNDING = 4  # a different dtype or last layer can explain a difference of up to this many margins
 
@@ -89,11 +107,11 @@ class Comparison:
     """Comparison of a run with the published values; made by `compare`."""
 
     frame: pd.DataFrame
-    """One row per model and metric with a published value, with the columns of `uds_lens.published.COMPARED`."""
+    """One row per model and metric with a published value, with the columns of `COLUMNS["compared"]`."""
     by_metric: pd.DataFrame
-    """One row per metric, with the columns of `uds_lens.published.BY_METRIC`."""
+    """One row per metric, with the columns of `COLUMNS["by_metric"]`."""
     of_pools: pd.DataFrame
-    """F, pool means, Q and R, with the columns of `uds_lens.published.OF_POOLS`; empty without pool models."""
+    """F, pool means, Q and R, with the columns of `COLUMNS["of_pools"]`; empty without pool models."""
     unknown: tuple[str, ...]
     """Models in the run that are not among the published models."""
     source: str

@@ -287,7 +287,7 @@ def values() -> pd.DataFrame:
     For pool models, the paper published only means (`pool_values`); for MUSE and WMDP, it published no UDS.
 
     Returns:
-        One row per model and metric, with the columns of `uds_lens.published.VALUES`.
+        One row per model and metric, with the columns of `COLUMNS["values"]`.
 
     Example:
         >>> table = values()
@@ -350,7 +350,7 @@ def pool_values() -> pd.DataFrame:
     """List what the paper published about its pools and perturbed models: one number per metric, not per model.
 
     Returns:
-        One row per metric and quantity, with the columns of `uds_lens.published.POOL_VALUES`.
+        One row per metric and quantity, with the columns of `COLUMNS["pool_values"]`.
 
     Example:
         >>> table = pool_values()

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, count
+from itertools import combinations
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +30,7 @@ from uds_lens.results._intervals import (
     cluster_codes,
     share_interval,
 )
-from uds_lens.results._records import references_among
+from uds_lens.results._records import endings, numbered, references_among, short_names
 from uds_lens.results._statistics import NO_INTERVAL, Interval, holm
 
 if TYPE_CHECKING:
@@ -170,15 +169,12 @@ def models_frame(audits: Mapping[str, DepthAudit]) -> pd.DataFrame:
 
 # Short names for audits: the unlearned model's name, and more only if names would clash.
 
-_VAGUE = re.compile(r"(checkpoint|ckpt|step|epoch)?[-_]?\d*|final|last|best|model|weights|output", re.IGNORECASE)
-
 
 def audit_names(audits: Sequence[DepthAudit], *, places: Sequence[str | os.PathLike[str]] | None = None) -> list[str]:
     """Give audits short names that distinguish them.
 
-    A name is the last part of the unlearned model's path or Hub id, preceded by another part if the last is vague
-    (`final`, `checkpoint-500`). If two audits would share a name, more of the path is added; if that does not help, the
-    settings that differ, the directories of the saved audits, or a number.
+    A name is that of `short_names` for the unlearned model. Audits of one model also get the settings that differ, the
+    directories of the saved audits, or a number.
 
     Args:
         audits: Any number of audits.
@@ -187,50 +183,28 @@ def audit_names(audits: Sequence[DepthAudit], *, places: Sequence[str | os.PathL
     Returns:
         One unique name per audit.
     """
-    names = [_ending(audit, 1) for audit in audits]
-    for group in _alike(names):
-        members = [audits[i] for i in group]
-        longest = max(len(_parts(audit.models["unlearned"].name)) for audit in members)
-        ways = [[_ending(audit, depth) for audit in members] for depth in range(1, longest + 1)]
-        ways.append([_with_settings(audit, members) for audit in members])
-        if places is not None:
-            paths = [PurePath(places[i]).parts for i in group]
-            deepest = max(map(len, paths))
-            ways += [["/".join(path[-depth:]) for path in paths] for depth in range(1, deepest + 1)]
-        best = max(ways, key=lambda way: len(set(way)))  # the first way that gives the most distinct names
-        for i, name in zip(group, best, strict=True):
-            names[i] = name
-    for group in _alike(names):
-        for i in group[1:]:
-            numbered = (f"{names[i]} ({number})" for number in count(2))
-            names[i] = next(name for name in numbered if name not in names)
-    return names
-
-
-def _ending(audit: DepthAudit, depth: int) -> str:
-    parts = _parts(audit.models["unlearned"].name)
-    if depth == 1 and len(parts) > 1 and _VAGUE.fullmatch(parts[-1]):
-        depth = 2
-    return "/".join(parts[-depth:]) or "unlearned"
-
-
-def _parts(name: str) -> tuple[str, ...]:
-    path = PurePath(name)
-    return path.relative_to(path.anchor).parts
-
-
-def _with_settings(audit: DepthAudit, others: Sequence[DepthAudit]) -> str:
-    config, differing = audit.config, differing_settings(others)
-    values = [f"tau {config.tau:g}" if name == "tau" else str(getattr(config, name)) for name in differing]
-    return ", ".join([_ending(audit, 1), *values])
-
-
-def _alike(names: Sequence[str]) -> list[list[int]]:
-    """Return the indices of each name that occurs more than once."""
-    groups: dict[str, list[int]] = {}
+    names = short_names([audit.models["unlearned"].name for audit in audits])
+    alike: dict[str, list[int]] = {}
     for i, name in enumerate(names):
-        groups.setdefault(name, []).append(i)
-    return [group for group in groups.values() if len(group) > 1]
+        alike.setdefault(name, []).append(i)
+    for name, group in alike.items():
+        if len(group) > 1:
+            ways = [_with_settings(name, [audits[i] for i in group])]
+            if places is not None:
+                ways.append(endings([PurePath(places[i]).parts for i in group], [1] * len(group)))
+            best = max(ways, key=lambda way: len(set(way)))
+            for i, new in zip(group, best, strict=True):
+                names[i] = new
+    return numbered(names)
+
+
+def _with_settings(name: str, audits: Sequence[DepthAudit]) -> list[str]:
+    """Add to the name that several audits share the settings in which they differ."""
+    differing, named = differing_settings(audits), []
+    for config in (audit.config for audit in audits):
+        values = [f"tau {config.tau:g}" if key == "tau" else str(getattr(config, key)) for key in differing]
+        named.append(", ".join([name, *values]))
+    return named
 
 
 # The mean of paired differences, with an interval over subjects and a sign-flip test.

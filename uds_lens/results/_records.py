@@ -1,17 +1,20 @@
-"""Records of measured models, and the provenance of a measurement."""
+"""Records of measured models, their short names, and the provenance of a measurement."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from itertools import combinations
+from itertools import combinations, count
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from uds_lens._compat.bitsandbytes import quantised_as
@@ -107,6 +110,54 @@ def printable(name: str) -> str:
     'caf\\udce9'
     """
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+# Short names of models and results.
+
+_VAGUE = re.compile(r"(checkpoint|ckpt|step|epoch)?[-_]?\d*|final|last|best|model|weights|output", re.IGNORECASE)
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Name paths and Hub ids by their last part, preceded by another part if the last is vague, or more if names clash.
+
+    Equal paths get equal names, which `numbered` tells apart.
+
+    >>> short_names(["runs/npo/last", "runs/rmu/last", "ckpt/ga", "ckpt/ga"])
+    ['npo/last', 'rmu/last', 'ga', 'ga']
+    """
+    parts = [path.relative_to(path.anchor).parts for path in map(PurePath, paths)]
+    apart = list(dict.fromkeys(parts))
+    depths = [2 if len(path) > 1 and _VAGUE.fullmatch(path[-1]) else 1 for path in apart]
+    named = dict(zip(apart, endings(apart, depths), strict=True))
+    return [named[path] or "unlearned" for path in parts]
+
+
+def endings(
+    paths: Sequence[Sequence[str]], depths: Sequence[int], *, reserved: Collection[str] = (), joined: str = "/"
+) -> list[str]:
+    """Return the last parts of each path, at first as many as `depths` says, and more where two names clash."""
+    depths = list(depths)
+    while True:
+        names = [joined.join(path[-depth:]) for path, depth in zip(paths, depths, strict=True)]
+        taken = Counter([*names, *reserved])
+        longer = [i for i, name in enumerate(names) if taken[name] > 1 and depths[i] < len(paths[i])]
+        if not longer:
+            return names
+        for i in longer:
+            depths[i] += 1
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """Add a number to every name that occurred before.
+
+    >>> numbered(["npo", "npo", "npo (2)"])
+    ['npo', 'npo (3)', 'npo (2)']
+    """
+    unique = list(names)
+    for i, name in enumerate(names):
+        if name in unique[:i]:
+            unique[i] = next(new for number in count(2) if (new := f"{name} ({number})") not in unique)
+    return unique
 
 
 def provenance(

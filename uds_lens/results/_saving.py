@@ -17,7 +17,7 @@ from uds_lens._storage.results import Columns, Kind, Result, Row, Shape
 from uds_lens._types import NonNegativeFloat, Sampling
 from uds_lens.data import ForgetExample, SkippedExample
 from uds_lens.errors import ConfigError, ResultFormatError, Setting, UdsLensError
-from uds_lens.results._records import ModelRecord, printable
+from uds_lens.results._records import ModelRecord, endings, printable
 from uds_lens.results._settings import AuditConfig
 from uds_lens.results._stage_1 import S1_TENSORS, ControlFacts, Exchanged, RetainStage1, Stage1
 
@@ -280,17 +280,8 @@ def directory_names(models: Sequence[str], *, given: Sequence[str] = (), reserve
     """
     if given:
         return _checked(given, len(models), reserved)
-    parts = [_parts(model) for model in models]
-    depths = [1] * len(models)
-    while True:
-        names = ["-".join(path[-depth:]) for path, depth in zip(parts, depths, strict=True)]
-        taken = Counter([*names, *reserved])
-        longer = [i for i, name in enumerate(names) if taken[name] > 1 and depths[i] < len(parts[i])]
-        if not longer:
-            break
-        for i in longer:
-            depths[i] += 1
-    if max(taken.values(), default=0) > 1:
+    names = endings([_parts(model) for model in models], [1] * len(models), reserved=reserved, joined="-")
+    if len({*names, *reserved}) < len(names) + len(reserved):
         raise ConfigError(
             f"the unlearned models must have different names, other than {', '.join(reserved) or 'none'}; got "
             f"{', '.join(models)}: name them with ",

@@ -109,11 +109,8 @@ class DepthCallback(TrainerCallback):
             kept_facts = _drawn(facts.subjects, facts.known.tolist(), control, seed)
         self.measured: Baseline = baseline.subset(kept, control=kept_facts, options=self.options)
         """Stage 1 of the examples measured during training."""
-        self.seconds_estimated = float("nan")
-        """Total time of all measurements in seconds, estimated before the first step."""
         self._key, self._points, self._stack = baseline.key, list[DepthPoint](), ExitStack()
         self._audit: Callable[[], DepthAudit] | None = None
-        self._seconds: Callable[[], float] | None = None
         self._trainer: Any = None
 
     @property
@@ -124,7 +121,6 @@ class DepthCallback(TrainerCallback):
             settings=asdict(self.settings),
             measured=[{"id": example.id, "subject": example.subject} for example in self.measured.examples],
             baseline=self._key,
-            seconds_estimated=self.seconds_estimated,
             versions=versions(),
         )
 
@@ -132,7 +128,7 @@ class DepthCallback(TrainerCallback):
 
     @_undisturbed()
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Open `full`, measure the current model, and report the estimated cost of further measurements."""
+        """Open `full`, and measure the current model."""
         if is_sharded(args, model):
             raise ModelError(
                 "depth during training needs the whole model in one process, but this model is sharded (FSDP, ZeRO-3 "
@@ -149,19 +145,9 @@ class DepthCallback(TrainerCallback):
         if state.is_world_process_zero:
             opened = self._stack.enter_context(open_model(model, dtype=self.measured.config.dtype))
             recorded = self._stack.enter_context(self.measured.recorded(models=[opened], options=self.options))
-            self._audit, self._seconds = partial(recorded.audit, opened), partial(recorded.seconds, opened)
+            self._audit = partial(recorded.audit, opened)
         if not any(point.step == state.global_step for point in self._points):
             self._measure(args, state)
-        if self._seconds is not None:
-            with quiet():
-                each = self._seconds()
-            every = self.settings.every
-            steps = range(every * (state.global_step // every + 1), state.max_steps, every)
-            self.seconds_estimated = sum(point.seconds for point in self._points) + each * (len(steps) + 1)
-            tell(
-                f"depth every {every} steps on {len(self.measured.examples)} examples: {len(steps) + 1} measurements "
-                f"of about {each:.1f} s"
-            )
 
     @_undisturbed()
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -194,7 +180,7 @@ class DepthCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         spent = sum(point.seconds for point in self._points)
-        tell(f"depth: {len(self._points)} measurements took {spent:.1f} s (estimate: {self.seconds_estimated:.1f} s)")
+        tell(f"depth: {len(self._points)} measurements took {spent:.1f} s")
         if Path(args.output_dir).is_dir():
             self.curve.save(args.output_dir)
 
@@ -209,13 +195,13 @@ class DepthCallback(TrainerCallback):
         self._points.append(point)
         damage = "" if math.isnan(point.damage) else f", damage {point.damage:.3f}"
         output = "" if math.isnan(point.output_depth) else f", output depth {point.output_depth:.3f}"
-        tell(f"step {point.step}: UDS {point.uds:.3f}{output}{damage}")
+        tell(f"step {point.step}: UDS {point.uds:.3f}{output}{damage} ({point.seconds:.1f} s)")
         if self._trainer is not None:
             log_beside(self._trainer, logs_of(point))
         return point
 
     def _close(self) -> None:
-        self._audit = self._seconds = None
+        self._audit = None
         self._stack.close()
 
 

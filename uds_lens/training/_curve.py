@@ -121,9 +121,6 @@ class DepthCurve:
     baseline: str
     """Key of the baseline (`Baseline.key`)."""
 
-    seconds_estimated: FloatOrNaN = math.nan
-    """Total time of all measurements in seconds, estimated before this process's first step."""
-
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of the packages that affect the numbers."""
 
@@ -179,7 +176,6 @@ class _Values:
     points: tuple[DepthPoint, ...]
     measured: tuple[dict[str, Any], ...]
     baseline: str
-    seconds_estimated: FloatOrNaN
 
 
 _VALUES = tuple(field.name for field in fields(_Values))
