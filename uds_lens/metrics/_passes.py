@@ -1,4 +1,4 @@
-"""The passes of an evaluation: the order of models, the reuse of results, and the cost of each pass."""
+"""Run the passes of an evaluation: the order of models, the reuse of results, and the cost of each pass."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _Key: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class PassResult:
-    """The result of one pass with its cost."""
+    """The result and cost of one pass."""
 
     value: Any
     """What was measured."""
@@ -69,11 +69,11 @@ class PassResult:
 
 
 class MetricCache:
-    """Measurements, keyed by what they depend on: fingerprints of weights, a hash of the input tokens, and settings.
+    """Measurements, keyed by everything they depend on: weight fingerprints, a hash of the input tokens, and settings.
 
-    Pass one cache to several `evaluate` calls, and the passes over `full` and `retain` run once. The cache lives in
-    memory and holds the states of both models at the entities (examples x layers x tokens x d_model numbers per model)
-    if a white-box metric was measured; `clear` empties it.
+    If several `evaluate` calls share a cache, the passes over `full` and `retain` run only once. The cache is kept in
+    memory. If a white-box metric was measured, it includes both models' states at the entities (examples x layers x
+    tokens x d_model numbers per model). `clear` empties it.
     """
 
     def __init__(self) -> None:
@@ -94,11 +94,10 @@ class MetricCache:
     def identity(
         self, source: ModelSource, dtype: str, protocol: Protocol, chat: ChatStyle, model: HookedModel | None = None
     ) -> tuple[ModelRecord, frozenset[int] | None] | None:
-        """Return a source's fingerprint and the tokens that end its answers (None if it was only streamed so far).
+        """Return a source's fingerprint and the tokens that end its answers (None if it has only been streamed).
 
-        Some of the end tokens come from the generation config, which is not part of the fingerprint. If `model` is not
-        given, fingerprint and end tokens are known for open models, and for directories whose files have not changed
-        since.
+        Some of the end tokens come from the generation config, which is not part of the fingerprint. Without `model`,
+        both are known only for open models and for directories whose files have not changed since.
         """
         files = None
         if isinstance(source, str | os.PathLike):
@@ -122,17 +121,17 @@ _STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("model", (*OF_TEXTS, "own", "states", "transplanted", "fisher_sums")),
     ("full", (*OF_TEXTS, "own", "states", "patched", "lens", "transplanted")),
 )
-"""Models in the order in which they are opened, one at a time, and the kinds of passes that run on each. Only
-`transplanted` opens `retain` as well. A stage with nothing to run opens no model. `full` has an early stage only for
-the Fisher masks, which the pass over the model needs."""
+"""The order in which models are opened, one at a time, and the kinds of passes that run on each. Only
+`transplanted` opens `retain` as well. If nothing is left to run on a model, it is not opened. `full` comes early once,
+for the Fisher masks, because the Fisher pass over the model needs them."""
 
 
 _TOGETHER = ("answers", "patched")
-"""Kinds of passes that share work when several run at once."""
+"""Kinds of passes that share work if they run together."""
 
 
 class Session:
-    """Passes of one model and its references, each run at most once."""
+    """The passes over one model and its reference models; each runs at most once."""
 
     def __init__(
         self,
@@ -178,7 +177,7 @@ class Session:
         return make_plan(self.sources, self.data.with_entities, config=self.config, options=self.run)
 
     def plan_of(self, wanted: Pass) -> Plan:
-        """Return the examples that a white-box pass runs over: the entities, or whole answers of a set."""
+        """Return the examples for a white-box pass: the entities, or the whole answers of a set."""
         if wanted.kind != "states" or not wanted.what:
             return self.plan
         if wanted.what not in self._answer_plans:
@@ -201,13 +200,13 @@ class Session:
         return self._rows[name]
 
     def prompt(self, question: str, *, start: str = "") -> str:
-        """Return a question as the output metrics ask it."""
+        """Return a question as the prompt that the output metrics use."""
         return answer_prompt(
             question, protocol=self.protocol, tokenizer=self.tokenizer, chat=self.options.chat, start=start
         )
 
     def inputs_hash(self, wanted: Pass) -> str:
-        """Return the hash of the tokens that a pass runs over."""
+        """Return a hash of the tokens in a pass."""
         if wanted.kind in ("answers", "gradients"):
             return _hash(*([row.ids, row.targets, row.scored] for row in self.answer_rows(wanted.what)[1]))
         if wanted.kind == "generations":
@@ -217,7 +216,7 @@ class Session:
         return _hash(wanted.what) if wanted.kind == "own" else self.plan_of(wanted).encoded.ids_hash
 
     def _inputs(self, wanted: Pass) -> list[tuple[str, Sequence[int]]]:
-        """Return each question that a pass runs over, with its token ids."""
+        """Return the questions in a pass, with their token ids."""
         if wanted.kind in ("answers", "gradients"):
             texts, rows = self.answer_rows(wanted.what)
             return [(text.question, row.ids) for text, row in zip(texts, rows, strict=True)]
@@ -235,7 +234,7 @@ class Session:
     def perform(self, passes: Sequence[Pass]) -> None:
         """Run every pass whose result is not cached, with one model in memory at a time."""
         wanted = list(dict.fromkeys(passes))
-        if self.run.stream is True:  # checked before any model is read
+        if self.run.stream is True:  # check before any model is read
             paths = {role for role, source in self.sources.items() if isinstance(source, str | os.PathLike)}
             require_read_once(p for p in wanted if p.role in paths and p.kind != "patched" and not self._at_hand(p))
         for role, kinds in _STAGES:
@@ -259,9 +258,9 @@ class Session:
         with _counted(model) as count, model.running():
             values = self._measure(wanted, model)
         seconds = time.perf_counter() - start
-        if not model.is_resident:  # its fingerprint is known now
+        if not model.is_resident:  # only now has everything been hashed
             self._identify(wanted[0].role, model)
-        weights = [max(1, sum(len(ids) for _, ids in rows)) for rows in inputs]  # passes run together share by tokens
+        weights = [max(1, sum(len(ids) for _, ids in rows)) for rows in inputs]  # they share the cost by tokens
         for p, value, cost in zip(wanted, values, _shares(seconds, count[0], weights), strict=True):
             self._keep(p, PassResult(value, *cost))
 
@@ -284,7 +283,7 @@ class Session:
             self._cache.results[key] = result
 
     def _key(self, wanted: Pass) -> _Key | None:
-        """Return everything the result depends on; None while a model involved is not known yet."""
+        """Return everything that a result depends on, or None if one of the models has not been identified yet."""
         roles = {
             "patched": ("full", wanted.what),
             "lens": ("full", wanted.what),
@@ -296,7 +295,7 @@ class Session:
             return None
         depends: _Key = tuple(self.records[role].fingerprint for role in roles)
         if wanted.kind == "generations":
-            if (ends := self._ends.get(wanted.role)) is None:  # it was only streamed so far
+            if (ends := self._ends.get(wanted.role)) is None:  # it has only been streamed
                 return None
             depends = (*depends, ends)
         rows = ("packed",) if wanted.kind in ("states", "patched", "lens") and self.plan_of(wanted).packed else ()
@@ -304,7 +303,7 @@ class Session:
 
     @contextmanager
     def _opened(self, role: str) -> Iterator[HookedModel]:
-        """Open one model for the length of the block; a model that the caller opened stays open."""
+        """Open a model inside a `with` block; a model that the caller opened stays open."""
         source = self.sources[role]
         if is_streamed(source, self.run):
             with opened(source, self.config, self.run, self.tokenizer) as streamed:
@@ -322,7 +321,7 @@ class Session:
             self._identify(role, handle)
             yield handle
 
-    # What each kind of pass does with an open model, several at once where that saves work.
+    # One method per kind of pass; answers and patches take several passes at once, which saves work.
 
     def _measure(self, wanted: Sequence[Pass], model: HookedModel) -> list[Any]:
         kind = wanted[0].kind
@@ -343,7 +342,7 @@ class Session:
         return [singly.get(kind, self._fisher)(p, model) for p in wanted]
 
     def _answers(self, wanted: Sequence[Pass], model: HookedModel) -> list[AnswerScores]:
-        """Score sets together, so that a question they share runs once."""
+        """Score several sets together, so that questions they share run once."""
         sets = [self.answer_rows(p.what) for p in wanted]
         scores = score_answers(
             model,
@@ -391,7 +390,7 @@ class Session:
         return gradient_norms(model, rows, names=names, desc=desc, show=self.run.progress)
 
     def _patched(self, wanted: Sequence[Pass], model: HookedModel) -> list[Any]:
-        """Patch all sources at once, since the target's own pass is the same for each; one engine for all."""
+        """Patch all sources together, with one engine, because they share the target's own pass."""
 
         def scored(passes: Sequence[Pass], run: RunOptions) -> list[PatchScores]:
             sources = [self.results[Pass(p.what, "states")].value for p in passes]  # type: ignore[arg-type]
@@ -413,7 +412,7 @@ class Session:
 
     @torch.no_grad()
     def _in_one_reading(self, wanted: Sequence[Pass], model: HookedModel) -> list[Any]:
-        """Run passes over a streamed model while each of its blocks is loaded once for all of them."""
+        """Run several passes over a streamed model, loading each block once for all of them."""
         done: dict[Pass, Any] = {}
         budget = int(self.run.memory_gib * GIB / max(1, sum(p.kind == "states" for p in wanted)))
         steps: list[Iterator[Any]] = []
@@ -433,7 +432,7 @@ class Session:
                 done[p] = next(step)
         return [done[p] for p in wanted]
 
-    # Each of these yields its batches, then what runs through the blocks, and finally its value.
+    # These generators yield three times: their batches, what runs through the blocks, and the value.
 
     def _answers_by_block(self, wanted: Pass, model: HookedModel) -> Iterator[Any]:
         texts, rows = self.answer_rows(wanted.what)
@@ -484,7 +483,7 @@ class Session:
         return values
 
     def _transplanted(self, wanted: Pass, model: HookedModel) -> HostScores:
-        """Run a model with blocks of `retain`, which is opened next to it; `retain` itself is its own donor."""
+        """Run a model with blocks from `retain`, which is also opened; for `retain` itself, the blocks are its own."""
         plan = make_plan(
             self.sources, self.data.with_entities, config=self.config, options=replace(self.run, engine="naive")
         )
@@ -506,8 +505,8 @@ class Session:
 
 
 def _openings(pending: Sequence[Pass], *, streamed: bool) -> list[list[list[Pass]]]:
-    """Divide passes among openings of their model, and those of each into groups that share work when run at once."""
-    if streamed:  # it can be read once each time it is opened
+    """Group the passes over one model, first by when it is opened, then by which passes share work."""
+    if streamed:  # each opening allows one reading
         groups = [[p for p in pending if (p.kind == "patched") is patched] for patched in (False, True)]
         return [[group] for group in groups if group]
     groups = [list(group) for _, group in groupby(pending, key=lambda p: p.kind if p.kind in _TOGETHER else p)]
@@ -515,7 +514,7 @@ def _openings(pending: Sequence[Pass], *, streamed: bool) -> list[list[list[Pass
 
 
 def _shares(seconds: float, forwards: int, weights: Sequence[int]) -> list[tuple[float, int]]:
-    """Divide a cost by weight; every part gets a whole number of forward passes, at least one."""
+    """Divide a cost in proportion to weights; each part gets at least one forward pass, and a whole number of them."""
     total, before = sum(weights) or 1, 0
     parts = []
     for weight in weights:
@@ -527,7 +526,7 @@ def _shares(seconds: float, forwards: int, weights: Sequence[int]) -> list[tuple
 
 @contextmanager
 def _counted(model: HookedModel) -> Iterator[list[int]]:
-    """Count forward passes of the decoder by calls of its first block."""
+    """Count the decoder's forward passes by the calls of its first block."""
     count = [0]
 
     def add(module: Any, args: Any) -> None:
@@ -542,20 +541,21 @@ def _hash(*lists: Any) -> str:
 
 
 _ONCE = ("answers", "states", "lens")
-"""Kinds of passes that read a model once."""
+"""Kinds of passes that need only one reading of a model."""
 
 _WHY_WHOLE = {
     "generations": "generating text would read the whole model again for each token",
     "own": "what measures it runs the model as a whole",
     "transplanted": "blocks of two models are read together, as `uds_lens.transplant` does",
+    **dict.fromkeys(("gradients", "fisher_spill", "fisher_masks", "fisher_sums"), "gradients need the whole model"),
 }
 
 
 def require_read_once(passes: Iterable[Pass]) -> None:
-    """Raise `ConfigError` if a pass needs a whole model at once, rather than one block after another."""
+    """Raise `ConfigError` if a pass needs the whole model at once instead of one block at a time."""
     for p in passes:
         if p.kind not in _ONCE:
-            why = _WHY_WHOLE.get(p.kind, "gradients need the whole model at once")
+            why = _WHY_WHOLE.get(p.kind, "it needs the whole model at once")
             raise ConfigError(
                 Setting("stream", True, of="RunOptions"),
                 f" cannot measure {p.what or p.kind} ({p.kind}): {why}. Choose other metrics, or models that fit.",
