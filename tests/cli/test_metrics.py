@@ -163,13 +163,13 @@ def test_earlier_metrics_are_not_lost(trio, metrics, tmp_path):
 
     measured = "holds em, which this run does not measure: choose another --out, or replace it with --redo"
     refused(measured, names="es prob")
-    refused("with other options", "--min-k", "0.5")
-    refused("on other examples", "--limit", "2")
-    refused("with other weights than", model=retain)
+    refused("with different options", "--min-k", "0.5")
+    refused("on different examples", "--limit", "2")
+    refused("whose weights differ from the weights of", model=retain)
     assert metrics(out=out, names="em es", model=copied).code == 0, "the same weights by another name"
     before = out.read_bytes()
     shutil.copytree(retain, copied, dirs_exist_ok=True)
-    refused("with other weights than", model=copied)
+    refused("whose weights differ from the weights of", model=copied)
     assert metrics(out=out, names="em es prob").code == 0
     assert metrics("--redo", out=out, names="es").code == 0
     assert list(ul.metrics.MetricResults.load(out).metrics) == ["es"]

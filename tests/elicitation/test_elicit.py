@@ -74,7 +74,7 @@ def test_rows_a_probe_cannot_ask_are_reported(opened):
     rows = [dataclasses.replace(ROWS[0], subject=None), *ROWS[1:]]
     found = elicit(opened("llama"), rows, probes=["plain", ICL(shots=1)], options=GREEDY, run=RUN)
     _, record = found.probes
-    why = "the row has no subject: set `subject`, or use ICL(source='retain')"
+    why = "the row has no subject: set the row's `subject`, or use ICL(source='retain')"
     assert record.skipped[0] == (rows[0].id, why)
     assert math.isnan(found.mean("unlearned", record.name)[0])
     assert not math.isnan(found.mean("unlearned", "plain")[0])
@@ -176,7 +176,9 @@ def test_the_result_of_another_run_is_not_replaced_unless_asked(asked, trio, tmp
         ({"probes": "quick", "options": dataclasses.replace(OPTIONS, samples=1)}, "options"),
         ({"probes": ["plain"], "unlearned": full}, "models and probes"),
     ):
-        with pytest.raises(ConfigError, match=f"with other {what}: choose another out, or replace it with redo=True"):
+        with pytest.raises(
+            ConfigError, match=f"with different {what}: choose another out, or replace it with redo=True"
+        ):
             checked(**different)
         assert checked(**different, redo=True)
     (tmp_path / "out" / "manifest.json").write_text('{"format": "uds_lens.ElicitationResults"}')

@@ -31,4 +31,4 @@ def test_a_full_that_is_retain_leaves_it_undefined():
     found = evaluate(
         world.half, world.examples[:6], metrics=["host_depth"], full=world.retain, retain=world.retain, run=RUN
     )
-    assert "retain knows all of them" in found["host_depth"].reason
+    assert "retain knows all of these answers" in found["host_depth"].reason

@@ -54,7 +54,7 @@ _SMALL = frozenset(_SMALL_WORDS.split())
 
 _SPACY_MODEL = "en_core_web_sm"
 
-Found: TypeAlias = Span | str  # character span in the answer, or a sentence saying why there is none
+Found: TypeAlias = Span | str  # character span in the answer, or a sentence saying why no entity was found
 
 
 class Word(NamedTuple):
@@ -95,7 +95,7 @@ def first_sentence(answer: str) -> list[Word]:
 
 
 def best_run(scores: Sequence[float]) -> range:
-    """Return the contiguous run with the largest sum, or an empty range if no score is above 0.
+    """Return the contiguous run of words with the largest total score, or an empty range if no score is above 0.
 
     >>> best_run([-1.0, 2.0, -0.5, 3.0, -4.0])
     range(1, 4)
@@ -112,7 +112,7 @@ def best_run(scores: Sequence[float]) -> range:
 
 
 def span_of(answer: str, words: Sequence[Word], run: range) -> Span:
-    """Return the character span of a run, including any quotation marks directly around it.
+    """Return the character span of a run of words, including any quotation marks directly around the run.
 
     >>> text = 'She wrote "Ash and Ember".'
     >>> span = span_of(text, words_of(text), range(2, 5))
@@ -128,7 +128,7 @@ def span_of(answer: str, words: Sequence[Word], run: range) -> Span:
 def _standing_out(
     example: ForgetExample, words: Sequence[Word], scores: Sequence[float], otherwise: Found | range
 ) -> Found:
-    """Return the run with the largest sum, trimmed of small words; a leading "Yes" or "No" is always chosen on its own.
+    """Return the run of words with the largest total score, without function words at its ends, or a leading Yes or No.
 
     A word that also occurs in the question scores at most 0.
     """
@@ -179,13 +179,13 @@ def by_difference(example: ForgetExample) -> Found:
 
 
 def by_name(examples: Sequence[ForgetExample], nlp: Callable[[str], Any] | None = None) -> list[Found]:
-    """Find the longest named entity (spaCy) in each answer that is not in its question, else the first entity."""
+    """Find each answer's longest named entity (spaCy) that is not in the question, or else its first named entity."""
     if nlp is None:
         require_package(
             "spacy",
             needed_by="finding names needs",
-            instead=f"Then run python -m spacy download {_SPACY_MODEL}. Without spaCy, use contrast, difference or "
-            "answer.",
+            instead=f"Then run python -m spacy download {_SPACY_MODEL}. Methods that do not need spaCy "
+            "are contrast, difference and answer.",
         )
         import spacy
 
@@ -296,10 +296,10 @@ def annotate(
     replies: str | os.PathLike[str] | None = None,
     redo: bool = False,
 ) -> Annotations:
-    """Find the entity in every row without one, and fill in missing prompt types.
+    """Find the entity in every row that has no entity yet, and fill in missing prompt types.
 
-    An audit scores the entity, which is the part of an answer that carries the knowledge. Few data sets mark it.
-    There are five methods:
+    An audit scores the entity, which is the part of an answer that carries the knowledge. Few data sets mark the
+    entity. There are five methods:
 
     - "contrast": the run of words whose token log-probabilities differ most between `full` and `retain`.
     - "difference": the words that are missing from the perturbed answers or shared by the paraphrased answers.
@@ -309,13 +309,13 @@ def annotate(
     reply is rejected, and the reason recorded, if it changes the answer or marks words that the question already
     contains.
 
-    "contrast", "difference" and "answer" look only at the first sentence. If it starts with "Yes" or "No", that word is
-    the entity. The methods disagree, so review the entities (`Annotations.review`) before reporting a score. On 367
-    TOFU rows annotated by hand, the mean token F1 is 0.45 for both "answer" and "difference", 0.37 for "contrast" and
-    0.17 for "names" (measured with another pipeline). Two baselines score 0.38 (marking every word that is not in the
-    question) and 0.29 (marking the whole answer). Against annotations by GPT-4o, which often mark several phrases per
-    answer, the four methods score 0.41, 0.42, 0.37 and 0.23 in the same order, and the two baselines score 0.48 and
-    0.40 (`benchmarks/annotation_ways.py`).
+    "contrast", "difference" and "answer" look only at the first sentence of an answer. If that sentence starts with
+    "Yes" or "No", that word is the entity. The methods disagree, so review the entities (`Annotations.review`) before
+    reporting a score. On 367 TOFU rows annotated by hand, the mean token F1 is 0.45 for both "answer" and "difference",
+    0.37 for "contrast" and 0.17 for "names" (measured with another spaCy pipeline). Two baselines score 0.38 (marking
+    every word that is not in the question) and 0.29 (marking the whole answer). Against annotations by GPT-4o, which
+    often mark several phrases per answer, the four methods score 0.41, 0.42, 0.37 and 0.23 in the same order, and the
+    two baselines score 0.48 and 0.40 (`benchmarks/annotation_ways.py`).
 
     Args:
         rows: The rows to annotate, in any form that `uds_lens.load_examples` accepts.
@@ -366,7 +366,7 @@ def annotate(
                 Setting("by", "language_model"),
                 " needs ",
                 Setting("replies"),
-                ": a model's replies to the prompts of language_model_prompts.",
+                ", a file with a model's replies to the prompts from language_model_prompts.",
             )
         told = read_replies(replies)
         spans = [by_reply(example, told.get(example.id)) for example in chosen]

@@ -68,7 +68,7 @@ class Finding(NamedTuple):
     way: Literal["contrast", "difference", "names", "answer", "language_model", "given", "none"]
     """The method, or "given" if the row already had an entity, or "none" if no entity was found."""
     reason: str | None
-    """A sentence saying why no entity was found, or None."""
+    """A sentence saying why no entity was found; None if an entity was found."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Annotations:
     examples: tuple[ForgetExample, ...]
     """The examples in row order. Rows without an entity are kept, but an audit skips them."""
     findings: tuple[Finding, ...]
-    """How each example's entity was found."""
+    """For each example, how the entity was found."""
     by: Way
     """The requested method."""
 

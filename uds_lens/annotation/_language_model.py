@@ -32,7 +32,7 @@ Answer: {answer}"""
 def language_model_prompts(
     rows: ExampleSource | Iterable[ForgetExample | Mapping[str, Any]], path: str | os.PathLike[str]
 ) -> None:
-    """Write one prompt per answer that asks a language model to mark the entity, as JSON lines with `id` and `prompt`.
+    """For each answer, write a prompt that asks a language model to mark the entity (JSON lines: `id`, `prompt`).
 
     Send the prompts to any model, save its replies as JSON lines with `id` and `reply`, and pass that file to
     `annotate(..., by="language_model", replies=...)`.

@@ -23,7 +23,7 @@ def _is_name(text: str) -> bool:
 
 
 def prompt_type(example: ForgetExample) -> str | None:
-    """Return the prompt type of an example, one of the UDS paper's eight; None if the example has no entity.
+    """Return the prompt type of an example (one of the UDS paper's eight types), or None if the example has no entity.
 
     The first type whose condition holds is returned: `Yes/No` if the entity is "yes" or "no"; `Influence` if the
     question asks what influenced, inspired, shaped or drove somebody; `Award` if the entity names an award, or if the

@@ -1,4 +1,4 @@
-"""Elicitation: can the forgotten answers be extracted, and would a model that never knew them say the same?"""
+"""Elicitation: can the forgotten answers be extracted, and would a model that never knew the facts give them too?"""
 
 import lazy_loader
 

@@ -3,7 +3,8 @@
 Reference: Chen et al. 2025 (arXiv 2505.23270), Algorithm 1 (every block, independent noise). The paper does not fully
 specify the number of copies, the sign and the positions; each field documents the choice made here. To first order the
 direction is `-gamma J mean(eta)`, which is mostly noise with few copies. Antithetic copies, an option not in the paper,
-cancel this first-order term. Two controls are also run: a random direction of the same norm, and the opposite sign.
+cancel this first-order term. Two controls are also run, one with a random direction of the same norm and one with the
+opposite sign.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class ActPert:
     block 12 of 32."""
 
     gamma: Annotated[float, Ge(0), Lt(1e6)] = 0.01
-    """Standard deviation of the noise, in embedding units. Its effect depends on the model, so `gamma_rms` is also
-    recorded: `gamma` divided by the root mean square of the disturbed embeddings."""
+    """Standard deviation of the noise, in embedding units. The effect of the noise depends on the model, so the results
+    also record `gamma_rms`, which is `gamma` divided by the root mean square of the disturbed embeddings."""
 
     copies: PositiveInt = 8
     """Number of noisy copies of each prompt."""
@@ -81,7 +82,7 @@ class ActPert:
 
     @property
     def controls(self) -> tuple[ActPert, ...]:
-        """The same probe with the opposite sign, and with a random direction."""
+        """Control probes: this probe with the opposite sign, and this probe with a random direction."""
         if self.sign == -1 or self.direction == "random":
             return ()
         return (dataclasses.replace(self, sign=-1), dataclasses.replace(self, direction="random"))
@@ -94,7 +95,7 @@ class ActPert:
         return prompt
 
     def answer(self, model: HookedModel, asks: Sequence[Ask], asking: Asking) -> Answers:
-        """Generate answers with the direction added once, to the prompt's states."""
+        """Generate answers after adding the direction to the prompt's states (generated tokens are not steered)."""
         layers = self.chosen_layers(model)
         texts: list[tuple[str, ...]] = [()] * len(asks)
         details: list[dict[str, object]] = [{}] * len(asks)
@@ -139,7 +140,7 @@ class ActPert:
 
     @torch.no_grad()
     def delta(self, model: HookedModel, ask: Ask, *, seed: int) -> tuple[Float[Tensor, "chosen pos d_model"], float]:
-        """Return the steering vectors for a prompt, and gamma over the root mean square of the disturbed embeddings.
+        """Return a prompt's steering vectors, and gamma divided by the root mean square of the disturbed embeddings.
 
         The steering vectors are `sign (A - mean_j A_j)` at each chosen block, where A is the block's output and A_j is
         its output with noise `gamma eta_j` on the subject's embeddings. The noise depends only on the seed and the

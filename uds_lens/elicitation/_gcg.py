@@ -70,7 +70,7 @@ class SuffixProbe:
         return prompt
 
     def slot(self, model: HookedModel, ask: Ask, asking: Asking) -> Slot:
-        """Split the prompt at the end of the question, where the suffix goes, and tokenise the target."""
+        """Split the prompt at the end of the question, where the suffix is inserted, and tokenise the target."""
         question = dataclasses.replace(ask.rendered.prompt, question=ask.rendered.prompt.question + _MARK)
         whole = written_with_space(question, model.tokenizer, protocol=asking.protocol, chat=asking.options.chat)
         text = whole.rstrip(" ")
@@ -271,14 +271,15 @@ class GCG(SuffixProbe):
     """Number of suffixes tried per step, each with one token swapped."""
 
     top_k: PositiveInt = 64
-    """Number of replacement tokens considered per position, chosen by steepest gradient."""
+    """Number of replacement tokens considered per position: those with the steepest gradient."""
 
     accept: Literal["better", "always"] = "better"
-    """`better` accepts the best candidate only if it lowers the loss; `always` accepts it in any case."""
+    """`better` accepts the best candidate only if it lowers the loss; `always` accepts the best candidate even if the
+    loss rises."""
 
     target: str = TARGET
-    """Text with which the model's answer should begin; "answer" means the reference itself, which measures capacity,
-    not knowledge."""
+    """Text with which the model's answer should begin; "answer" means the reference itself, in which case the result
+    measures what the model can be made to say, not what it knows."""
 
     cached: bool = True
     """Process the candidates' common prefix only once. Results are the same up to rounding."""
@@ -508,14 +509,14 @@ class SoftGCG(SuffixProbe):
         return name_with_settings("softgcg", self, unnamed=[n for n, v in usual.items() if getattr(self, n) == v])
 
     def __repr__(self) -> str:
-        """All settings, with defaults resolved. Finished parts are looked up by this string."""
+        """All settings, with defaults resolved. Finished parts of a run are looked up by this string."""
         whole = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         whole |= self.effort._asdict()
         return f"SoftGCG({', '.join(f'{name}={value!r}' for name, value in whole.items())})"
 
     @property
     def effort(self) -> Effort:
-        """Tokens, steps and learning rate, with target-dependent defaults for values that were not given."""
+        """Tokens, steps and learning rate, with None replaced by the default, which depends on the target."""
         given = {name: getattr(self, name) for name in Effort._fields}
         return self._usual._replace(**{name: value for name, value in given.items() if value is not None})
 
@@ -600,7 +601,7 @@ class SoftGCG(SuffixProbe):
 
 @torch.no_grad()
 def _nearest(model: HookedModel, embeddings: Tensor) -> list[str]:
-    """Decode each suffix to the tokens with the nearest embeddings, as an approximation."""
+    """Approximate each suffix as text, using the tokens with the nearest embeddings."""
     table = model.hf.get_input_embeddings().weight.float()
     flat = embeddings.flatten(0, 1).to(table)
     nearest = torch.cdist(flat, table).argmin(-1).unflatten(0, embeddings.shape[:2])

@@ -46,7 +46,7 @@ class ElicitOptions:
     """Number of texts sampled per question and probe; 0 disables sampling."""
 
     temperature: PositiveFloat = 2.0
-    """Sampling temperature. Models reveal memorised answers less often at 2 than at 1."""
+    """Sampling temperature. Models reveal memorised answers less often at a temperature of 2 than at 1."""
 
     top_k: PositiveInt | None = 40
     """Sample from this many of the most likely tokens; None samples from all tokens."""
@@ -117,7 +117,7 @@ class ProbeRecord(NamedTuple):
 
     @property
     def capacity(self) -> bool:
-        """Return whether the probe gives the answer away and so measures capacity, not knowledge."""
+        """Return whether the probe gives the answer away, so that it measures capacity instead of knowledge."""
         return self.injects == "gold answer"
 
 

@@ -82,7 +82,7 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a probe may use in addition to the prompt."""
+    """Data that a probe may use in addition to the prompt."""
 
     example: ForgetExample
     """The row being asked about."""
@@ -177,7 +177,7 @@ def written_with_space(
     protocol: Protocol,
     chat: ChatStyle | None = None,
 ) -> str:
-    """Return the text of a prompt, including any space that the format puts before the answer."""
+    """Return the text of a prompt, including any space that the prompt format puts before the answer."""
     if prompt.cloze and prompt.start:
         raise Skip("a cloze prompt already begins the answer")
     opening = prompt.given if prompt.cloze else prompt.start
@@ -305,7 +305,8 @@ class ICL(_Worded):
     injects: ClassVar[Injection] = "other facts"
 
     shots: PositiveInt = 5
-    """Maximum number of examples; fewer are shown if not enough exist or fit the context window."""
+    """Maximum number of examples; fewer are shown if there are not enough examples, or if they do not all fit in the
+    context window."""
 
     source: Literal["subject", "retain"] = "subject"
     """`subject` shows other forget rows about the same subject; `retain` shows retained facts."""
@@ -314,13 +315,13 @@ class ICL(_Worded):
         """Return the prompt with in-context examples."""
         example, by_subject = context.example, self.source == "subject"
         if by_subject and example.subject is None:
-            raise Skip("the row has no subject: set `subject`, or use ICL(source='retain')")
+            raise Skip("the row has no subject: set the row's `subject`, or use ICL(source='retain')")
         if not by_subject and not context.retain:
             raise Skip("no retained facts were given (ElicitData.retain; --retain-data)")
         pool = context.forget if by_subject else context.retain
         rows = [row for row in _rows_beside(example, pool) if not by_subject or row.subject == example.subject]
         if not rows:
-            raise Skip(f"no other row (source={self.source!r}) can be shown without naming the entity")
+            raise Skip(f"there is no other row (source={self.source!r}) that does not name the entity")
         chosen = random.Random(context.generator_seed("icl")).sample(rows, min(self.shots, len(rows)))
         shots = (Shot(row.question, row.answer) for row in chosen)
         return dataclasses.replace(prompt, shots=(*prompt.shots, *shots))
@@ -371,7 +372,7 @@ def _rows_beside(example: ForgetExample, pool: Iterable[ForgetExample]) -> list[
 @validated
 @dataclass(frozen=True, kw_only=True)
 class MultiHop(_Worded):
-    """Refer to the subject by a question whose answer is the subject, taken from another row (retained rows first).
+    """Refer to the subject by a question whose answer is the subject, from another row (a retained row if possible).
 
     "What did Ada Vey win?" becomes "Let X be the answer to: Who wrote Ash? What did X win?"
     """
@@ -391,19 +392,19 @@ class MultiHop(_Worded):
 
 
 ALIAS_TYPES = ("alias", "nickname", "pen name", "pseudonym")
-"""Types of rows whose entity is another name for their subject."""
+"""Types of rows in which the entity is another name for the subject."""
 
 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class Alias(_Worded):
-    """Refer to the subject by another name, taken from its first row of type alias, nickname, pen name or pseudonym."""
+    """Use another name of the subject, from the subject's first row of type alias, nickname, pen name or pseudonym."""
 
     word: ClassVar[str] = "alias"
     injects: ClassVar[Injection] = "other facts"
 
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
-        """Return the question with the other name."""
+        """Return the question with the subject's name replaced by the other name."""
         for row in _rows_beside(context.example, (*context.forget, *context.retain)):
             named = row.subject == context.example.subject and (row.type or "").lower() in ALIAS_TYPES
             if named and (row.entity or "").strip():
@@ -414,14 +415,14 @@ class Alias(_Worded):
 @validated
 @dataclass(frozen=True, kw_only=True)
 class Given(_Worded):
-    """Ask your own questions that have the same answers (multi-hop, reversed, with an alias, in another language)."""
+    """Ask your own questions with the same answers (multi-hop, reversed, with an alias, in another language)."""
 
     word: ClassVar[str] = "given"
     injects: ClassVar[Injection] = "other facts"
 
     file: str = ""
-    """Table (JSON, JSON lines, CSV or Parquet) with the columns id and question; each question replaces that of the row
-    with the same id."""
+    """Table (JSON, JSON lines, CSV or Parquet) with the columns id and question; each question replaces the question of
+    the row with the same id."""
 
     def __post_init__(self) -> None:
         _ = self.questions
@@ -441,7 +442,7 @@ class Given(_Worded):
     def __call__(self, prompt: Prompt, context: Context) -> Prompt:
         """Return the question from the file."""
         if context.example.id not in self.questions:
-            raise Skip("no question is given for this row (file=..., a table with the columns id and question)")
+            raise Skip("the file has no question for this row (file=..., a table with the columns id and question)")
         return dataclasses.replace(prompt, question=self.questions[context.example.id])
 
 
@@ -570,9 +571,9 @@ def _find_one(words: str) -> PromptProbe:
     match = re.fullmatch(r"(\w+)(?:\((.*)\))?", words, re.DOTALL)
     if match is None or match[1] not in PROMPT_PROBES:
         near = get_close_matches(words[:80], PROMPT_PROBES, n=1)
-        hint = f"did you mean {near[0]!r}? There" if near else "there"
+        hint = f"did you mean {near[0]!r}? The probes" if near else "the probes"
         raise ConfigError(
-            f"no probe {words[:80]!r}; {hint} are {', '.join(PROMPT_PROBES)}. Join probes with +, and give settings "
+            f"no probe {words[:80]!r}; {hint} are {', '.join(PROMPT_PROBES)}. Join probes with +, and write settings "
             "in brackets: aoa(variant=identity)."
         )
     probe: Any = PROMPT_PROBES[match[1]]

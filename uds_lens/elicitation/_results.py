@@ -214,7 +214,7 @@ class ElicitationResults:
         return self._table_of("recall")
 
     def _table_of(self, name: str) -> _Table:
-        """Return a score by probe, decoding and statistic, aggregated over each row's texts."""
+        """Return a score aggregated over each row's texts, by probe, decoding and statistic."""
         table: _Table = {}
         for role, probe, decoding in self._part_of:
             if role == HOLDOUT:
@@ -241,7 +241,7 @@ class ElicitationResults:
         retain, 1: like full), or NaN with a `share_reason` if P's lower bound is unknown or not above 0, or if no row
         was asked. `p_holm` is the p-value of B, adjusted over the table (Holm). Probes that give the answer away are in
         `capacity_frame` instead. `beyond_sample_error` is the standard error from asking only a sample of the rows, 0
-        if all rows were asked; in contrast, the interval of B is about generalisation to other subjects.
+        if all rows were asked; the interval of B, in contrast, shows how B would vary for other subjects.
         `effective_subjects` is the equivalent number of equally sized subjects, `(sum n_g)^2 / sum n_g^2`. `caution` is
         set if all but a few subjects differ in the same direction; the interval and p-value of B may then be
         overconfident.
@@ -249,7 +249,7 @@ class ElicitationResults:
         return self._summary.copy()
 
     def evidence(self, decoding: Decoding = "greedy") -> ReturnEvidence:
-        """Return the lower end of `beyond_retain` over all probes, for `uds_lens.results.verdict`.
+        """Return the lower end of the interval of `beyond_retain` over all probes, for `uds_lens.results.verdict`.
 
         For both models, each example contributes its highest score over probes (and over texts, if sampled). The result
         is NaN, which counts as no evidence, if there is no retain model, no interval, or no probe with this decoding.
@@ -329,12 +329,12 @@ class ElicitationResults:
 
     @property
     def beyond_retain(self) -> pd.DataFrame:
-        """B of each probe, with its interval, by decoding and statistic."""
+        """The column `beyond_retain` (B) of each probe, with its interval, by decoding and statistic."""
         return self._columns("beyond_retain", "beyond_low", "beyond_high", "p", "p_holm")
 
     @property
     def power(self) -> pd.DataFrame:
-        """P of each probe, with its interval."""
+        """The column `power` (P) of each probe, with its interval."""
         return self._columns("power", "power_low", "power_high")
 
     @property
@@ -346,7 +346,7 @@ class ElicitationResults:
         return self.summary()[["probe", "decoding", "statistic", *names]]
 
     def control_frame(self) -> pd.DataFrame:
-        """Return controls that are weaker than `retain`; a run without `retain` has no others.
+        """Return controls that are weaker than `retain`; a run without `retain` has no other controls.
 
         `others` is the score of the same texts against references of other subjects, of the same type if the rows have
         types. `beyond_others` is also above 0 if a model merely names the subject or repeats the question. `holdout` is
@@ -527,7 +527,8 @@ class ElicitationResults:
         ours, theirs = self.models["unlearned"], audit.models["unlearned"]
         if ours.fingerprint != theirs.fingerprint:
             raise DataError(
-                f"the audit is of {theirs.name!r}, but these texts are from {ours.name!r}, which has other weights. "
+                f"the audit is of {theirs.name!r}, but these texts are from {ours.name!r}, which has different "
+                "weights. "
                 "Audit the model that generated the texts."
             )
         scores = zip(audit.examples, audit.uds_per_example.tolist(), strict=True)
@@ -711,8 +712,8 @@ class RankCorrelation(NamedTuple):
     """Spearman's rho between UDS and an elicited score."""
 
     rho: float
-    """A value in [-1, 1]. A negative value means that shallowly erased facts are easier to extract. NaN if either score
-    is constant."""
+    """A value in [-1, 1]. A negative value means that shallowly erased facts are easier to extract than deeply erased
+    facts. NaN if either score is constant."""
 
     interval: Interval
     """95% interval, over subjects. NaN with fewer than three subjects, or if `rho` is undefined, 1 or -1, either

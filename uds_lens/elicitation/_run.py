@@ -52,7 +52,9 @@ _Examples: TypeAlias = Annotated[Sequence[ForgetExample], PlainValidator(lambda 
 @validated
 @dataclass(frozen=True, kw_only=True)
 class ElicitData:
-    """Questions for an elicitation, and other facts. Each set may be anything that `load_examples` reads.
+    """The questions for an elicitation, and other facts that probes may show.
+
+    Each set may be anything that `load_examples` reads.
 
     Raises:
         DataError: There are no questions, or some ids are not unique.
@@ -79,7 +81,7 @@ class ElicitData:
 
     def __post_init__(self) -> None:
         if not self.forget:
-            raise DataError("no examples: elicitation needs at least one row with question and answer.")
+            raise DataError("no examples: elicitation needs at least one row with a question and an answer.")
 
     def sample(self, rows: Sequence[ForgetExample], *, seed: int) -> Sequence[ForgetExample]:
         """Return the rows to ask about."""
@@ -353,5 +355,5 @@ def check_out(
     differing = [name for name, equal in same.items() if not equal]
     if differing:
         name = earlier.models["unlearned"].name
-        refuse_to_replace(place, f"an elicitation of {name!r} with other {' and '.join(differing)}")
+        refuse_to_replace(place, f"an elicitation of {name!r} with different {' and '.join(differing)}")
     return place

@@ -23,7 +23,7 @@ class Scores(NamedTuple):
     """Scores of one text; ROUGE is NaN if the reference has no words that ROUGE counts."""
 
     recall: float  # ROUGE-L recall of the reference, in [0, 1]; the score used for all probes
-    precision: float  # ROUGE-L precision, in [0, 1]; low if the recall comes from a long text
+    precision: float  # ROUGE-L precision, in [0, 1]; low if a text has a high recall only because it is long
     entity: float  # ROUGE-L recall of the entity alone; NaN if the row has no entity
     words: int  # number of words in the text
     judged: float = math.nan  # score from the user's judge, in [0, 1]; NaN without a judge
@@ -206,7 +206,7 @@ def share(
     _, codes = np.unique(groups, return_inverse=True)
     top, bottom = (np.bincount(codes, values).astype(float) for values in (beyond, power))
     ends = studentised(top, bottom, _CONFIDENCE, n_resamples, seed)
-    if ends is None:  # all subjects have the same share: others are known only to lie in [0, 1]
+    if ends is None:  # all subjects have the same share; the shares of other subjects lie in [0, 1]
         bounds = min(0.0, value), max(1.0, value)
         ends = Interval(*of_equal_scores(value, codes, bounds, _CONFIDENCE))
     elif not math.isnan(ends.low):

@@ -44,8 +44,8 @@ class GenerationSettings:
     """Answers generated per batch."""
 
     repetition_penalty: PositiveFloat = 1.0
-    """Repetition penalty: positive logits of tokens already in the text (prompt included) are divided by it, negative
-    logits are multiplied. 1 means no penalty, even if the model's generation config sets one."""
+    """Repetition penalty: for tokens already in the text (prompt included), positive logits are divided by the penalty
+    and negative logits are multiplied by it. 1 means no penalty, even if the model's generation config sets one."""
 
     progress: bool | None = None
     """Whether to show a progress bar; None shows it in terminals only."""
@@ -87,7 +87,7 @@ def known_beginning(row: TokenSequence, first_choices: Sequence[int]) -> KnownBe
 
     Returns:
         The reference tokens up to the first position where the argmax differs, followed by the argmax token there; None
-        without `first_choices`.
+        if `first_choices` is empty.
 
     Example:
         >>> row = TokenSequence(ids=(1, 5, 7, 8), targets=(7, 8, 2), scored=(1, 2, 3), patched=())
@@ -126,9 +126,9 @@ def generate_answers(
 
     Prompts of similar length are left-padded and run in batches with a key-value cache; finished answers leave the
     batch. If batching or caching would change a model's results (`growing_way`), answers are generated one at a time,
-    or the whole text is processed again for each token. The latter also applies to texts that grow past the length at
-    which rotary frequencies change ("longrope", "dynamic"). From the model's generation config, only the end tokens are
-    used, not the sampling settings or `repetition_penalty`, for which `settings` has an option.
+    or the whole text is processed again for each token. The whole text is also processed again if it grows past the
+    length at which rotary frequencies change ("longrope", "dynamic"). From the model's generation config, only the end
+    tokens are used, not the sampling settings or `repetition_penalty`, for which `settings` has an option.
 
     Args:
         model: The model, with its tokenizer.
@@ -380,7 +380,7 @@ def choose_tokens(
     temperature: float,
     top_k: int | None = None,
 ) -> Int[Tensor, "row"]:
-    """Select one of the k most likely tokens per row by inverse transform sampling, in order of decreasing probability.
+    """Select one of each row's k most likely tokens by inverse transform sampling, in order of decreasing probability.
 
     Args:
         logits: Logits before dividing by the temperature.
@@ -416,7 +416,7 @@ def _uniforms(seed: int, samples: int, steps: int) -> Float[Tensor, "sample step
 def _groups(
     model: HookedModel, prompts: Sequence[Sequence[int]], settings: SamplingSettings
 ) -> Iterator[tuple[Way, list[int], slice]]:
-    """Yield batches of prompts of equal length (so that no row is padded), how they grow, and which samples to draw."""
+    """Yield batches of prompts of equal length (so that no row is padded), their `Way`, and the samples to draw."""
     for way, rows in rows_of_one_length(model, prompts, settings.max_new_tokens):
         if way == "one by one":
             yield from ((way, [row], slice(n, n + 1)) for row in rows for n in range(settings.samples))
@@ -428,7 +428,7 @@ def _groups(
 def rows_of_one_length(
     model: HookedModel, prompts: Sequence[Sequence[int]], new_tokens: int
 ) -> Iterator[tuple[Way, list[int]]]:
-    """Yield the prompts of each length, shortest first, and how their texts grow."""
+    """Yield the prompts of each length, shortest first, and the `Way` in which their texts are generated."""
     by_length: dict[int, list[int]] = {}
     for place, prompt in enumerate(prompts):
         by_length.setdefault(len(prompt), []).append(place)

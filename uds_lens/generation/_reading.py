@@ -52,8 +52,8 @@ def cached_pass(
 def raise_not_finite(name: str, example: str) -> NoReturn:
     """Raise `ModelError` for NaN or infinite logits, which first occur for `example`."""
     raise ModelError(
-        f"{name[:100]!r} gives NaN or infinite logits, first for {example[:80]!r}: its weights are broken, or its "
-        "dtype overflows. Check the checkpoint, or use ",
+        f"{name[:100]!r} gives NaN or infinite logits, first for {example[:80]!r}: the model's weights are broken, "
+        "or its dtype overflows. Check the checkpoint, or use ",
         Setting("dtype", "float32"),
         ".",
     )
@@ -132,7 +132,7 @@ class CachedTexts:
         self._model, self._n = model, len(texts)
         self._cache: Any = None
         tokens, mask = padded(texts, model.device, side="left")
-        # Other families may count positions differently with a cache (Bamba), so they always run with a mask, as
+        # Some other families (Bamba) count positions differently with a cache, so all of them run with a mask, as
         # tested.
         unpadded = len(set(map(len, texts))) == 1 and is_tested_family(model.hf)
         self._mask = None if unpadded else mask
@@ -237,12 +237,12 @@ _ways: WeakKeyDictionary[nn.Module, Way] = WeakKeyDictionary()
 
 
 def growing_way(model: HookedModel) -> Way:
-    """Return how a model's texts may grow. The first call for a model tests this on a few short texts.
+    """Return how a model's texts are to be generated. The first call for a model tests this on a few short texts.
 
-    Two texts of different lengths grow in one batch, one text leaves, and the other continues. If their states differ
-    from the states of each text processed alone without a cache, a single text with a cache is tested. If the states
-    still differ, the whole text is processed again for each token. Model families covered by the test suite are not
-    tested here, as in `row_layout`.
+    Two texts of different lengths are extended in one batch, then one text leaves the batch and the other continues. If
+    their states differ from the states of each text processed alone without a cache, a single text with a cache is
+    tested. If the states still differ, the whole text is processed again for each token. Model families covered by the
+    test suite are not tested here, as in `row_layout`.
     """
     way = _ways.get(model.hf)
     if way is None:
@@ -252,7 +252,7 @@ def growing_way(model: HookedModel) -> Way:
 
 
 def way_of(model: HookedModel, length: int, new_tokens: int) -> Way:
-    """Return how a text of `length` tokens grows by `new_tokens`: without a cache if rotary frequencies change."""
+    """Return how to extend a text of `length` tokens by `new_tokens`: without a cache if rotary frequencies change."""
     layout = row_layout(model)
     return growing_way(model) if layout.kind(length) == layout.kind(length + new_tokens) else "whole"
 

@@ -72,7 +72,7 @@ def rouge_scorer(words: RougeWords, *, needed_by: str) -> Any:
 
 
 def has_words(reference: str, words: RougeWords) -> bool:
-    """Return whether the counted words cover at least half of a reference's letters and digits; warn if not."""
+    """Return whether the counted words cover at least half of a reference's letters and digits; warn if they do not."""
     letters = [char for char in reference if char.isalnum()]
     counted = sum(char.isascii() for char in letters) if words == "ascii" else len(letters)
     if letters and 2 * counted < len(letters):

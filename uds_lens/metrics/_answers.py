@@ -45,7 +45,7 @@ class AnswerScores:
     """A model's score for each answer token, given the question and the preceding answer tokens.
 
     Each tensor has one entry per labelled token (the answer and its end). Answers that are too long for the model have
-    none.
+    no entries.
     """
 
     logprobs: tuple[Float[Tensor, "_"], ...]

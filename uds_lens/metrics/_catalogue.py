@@ -34,7 +34,8 @@ METRICS: Mapping[str, MetricSpec] = DECLARED
 """All metrics by name. Each metric comes after the metrics from which it is computed; custom metrics come last."""
 
 HOLDS_TOO_LITTLE = 0.75
-"""A metric gets a warning if the whole interval of its F lies below this value, which the UDS paper also uses."""
+"""The library warns about a metric if the whole interval of the metric's F lies below this value, which the UDS paper
+also uses."""
 
 CHANCE = 0.5  # F of a metric that ranks at random
 
@@ -80,8 +81,8 @@ class Trust:
     """Upper end."""
 
     worst: float = math.nan
-    """F in the worst of nine pairs, each of a kind of model that knows the facts and a kind that does not (10 models
-    per pair)."""
+    """F in the worst of nine pairs; each pair combines a kind of model that knows the facts with a kind that does not
+    (10 models per pair)."""
 
     worst_low: float = math.nan
     """Lower end of the 95% interval of `worst`, over runs; not adjusted for selecting the worst of nine pairs."""

@@ -81,7 +81,7 @@ class MetricData:
     """Texts to be forgotten: the beginning is the question, and the continuation is the answer."""
 
     entities: _Examples | None = None
-    """The forget set with entity spans, for white-box metrics; None uses the rows of `forget` that have entities."""
+    """The forget set with entity spans, for white-box metrics; None means the rows of `forget` that have entities."""
 
     sample: Mapping[str, Any] | None = None
     """Record of how `limited` sampled the examples; None if all examples are used."""
@@ -101,7 +101,7 @@ class MetricData:
         return [example for example in chosen if (example.entity or "").strip()]
 
     def examples(self, name: str) -> Sequence[ForgetExample]:
-        """Return the examples of a set; a name such as "forget/paraphrased" returns those of "forget".
+        """Return the examples of a set; for a name such as "forget/paraphrased", return the examples of "forget".
 
         "forget/rephrased" holds the examples that have a paraphrased question, which replaces the original question.
         "forget/endings" holds two rows for each example with a perturbed answer: the true answer and the first
@@ -130,7 +130,7 @@ class MetricData:
         ]
 
     def missing(self, name: str) -> str | None:
-        """Return the reason why a set is missing, as a clause; None if it is available."""
+        """Return the reason why a set is missing, as a clause; None if the set is available."""
         if name == "entities":
             if self.with_entities:
                 return None
@@ -325,8 +325,8 @@ def _of_questions(
     if unknown:
         warn_once(
             f"{unknown} of {len(entities)} rows with entities have a question that is not in the forget set. The "
-            "sample leaves them out, so that all metrics use the same questions. Give both sets the same questions "
-            "or ids."
+            "sample leaves these rows out, so that all metrics use the same questions. Give the forget set and the "
+            "rows with entities the same questions or ids."
         )
     chosen = {id(row) for row in drawn}
     return [row for row, owner in zip(entities, owners, strict=True) if owner is not None and id(owner) in chosen]

@@ -87,7 +87,7 @@ def harmonic_of_parts(parts: Mapping[str, float]) -> float:
     return harmonic_mean(list(parts.values()))
 
 
-Role: TypeAlias = Literal["retain", "full", "model"]  # the model that a pass runs; `model` is the one being evaluated
+Role: TypeAlias = Literal["retain", "full", "model"]  # the model that a pass runs; `model` is being evaluated
 
 Kind: TypeAlias = Literal[
     "answers",
@@ -113,7 +113,7 @@ Group: TypeAlias = Literal[
 """Families of metrics; `custom` is for user-defined metrics."""
 
 Direction: TypeAlias = Literal["knowledge", "erasure", "utility"]
-"""What a higher value means: more knowledge of the forget set, more erasure, or more utility."""
+"""Meaning of a higher value: more knowledge of the forget set, more erasure, or more utility."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Pass:
     """For generations only: whether answers start with the jailbreak prefix."""
 
     optional: bool = field(default=False, compare=False)
-    """Skip this pass if the set is empty; the metric works without it."""
+    """Skip this pass if the set is empty; the metric can be computed without this pass."""
 
     measure: Callable[[HookedModel], Any] | None = field(default=None, compare=False)
     """For `own`: the function to call with the open model; `what` names the function and its settings."""
@@ -423,7 +423,7 @@ class Evidence:
     def _declared(self, wanted: Pass) -> Pass:
         if self.spec is not None and wanted not in self.spec.passes:
             raise ConfigError(
-                f"metric {self.spec.name!r} reads {wanted}, which it does not declare: add it to its passes "
+                f"metric {self.spec.name!r} reads {wanted}, which is not one of its passes: declare this pass as well "
                 "(needs_answers, needs_generations, needs_states)."
             )
         return wanted

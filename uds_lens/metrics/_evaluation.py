@@ -120,7 +120,7 @@ def _missing(spec: MetricSpec, session: Session) -> str | None:
             return lack
     for p in spec.passes:
         if p.kind not in (*OF_TEXTS, "own") and not (encoded := session.plan_of(p).encoded).rows:
-            return f"no entity could be located; the first: {encoded.skipped[0].reason}"
+            return f"no entity could be located; in the first example: {encoded.skipped[0].reason}"
     return None
 
 

@@ -68,7 +68,7 @@ def _each_gradient(
                     _side_by_side(model, rows, indices, starts, take)
                     continue
                 except _NotByToken as why:
-                    logger.info("%r: gradients of one example at a time, because %s", model.name, why)
+                    logger.info("%r: computing gradients one example at a time, because %s", model.name, why)
                     together = False
             for index in indices:
                 _alone(model, rows, index, starts, take)
@@ -286,7 +286,7 @@ def _may_run_together(model: HookedModel, rows: Sequence[TokenRow], layer: int) 
     try:
         _side_by_side(model, rows, pair, starts, squares_into(together))
     except _NotByToken as why:
-        logger.info("%r: gradients of one example at a time, because %s", model.name, why)
+        logger.info("%r: computing gradients one example at a time, because %s", model.name, why)
         return False
     for index in pair:
         _alone(model, rows, index, starts, squares_into(alone))
@@ -298,7 +298,7 @@ def _may_run_together(model: HookedModel, rows: Sequence[TokenRow], layer: int) 
     for begin, end in zip(begins, [*begins[1:], len(alone)], strict=True):
         error = float((together[begin:end] - alone[begin:end]).abs().max())
         if not error <= tolerance * max(float(alone[begin:end].max()), least):
-            logger.info("%r: gradients of one example at a time, because batched gradients differ", model.name)
+            logger.info("%r: computing gradients one example at a time, because batched gradients differ", model.name)
             return False
     return True
 
@@ -357,7 +357,8 @@ def spill_fisher(
     return folder
 
 
-# Masks of weights with more Fisher information in `retain` than in `full`, and a model's information there.
+# Masks of weights with more Fisher information in `retain` than in `full`, and a model's information within these
+# masks.
 
 
 @dataclass(frozen=True, eq=False)
@@ -391,7 +392,7 @@ class FisherMasks:
 
 
 def mask_size(n_weights: int, fraction: float) -> int:
-    """Return the size of a mask: the fraction of the layer's weights, rounded down, but at least one.
+    """Return the number of weights in a mask: a fraction of the layer's weights, rounded down, but at least one.
 
     >>> mask_size(25_000, 0.0001), mask_size(39_960, 0.0001), mask_size(100, 0.0001)
     (2, 3, 1)

@@ -107,7 +107,7 @@ class HubFluency:
                 f"the fluency classifier {self.model!r} cannot be loaded ({type(error).__name__}): {first}, pass the "
                 "directory of a local copy, use ",
                 Setting("fluency", "heuristic"),
-                " (rules of thumb, no model), or choose metrics that do not need it.",
+                " (rules of thumb, no model), or choose metrics that do not need the classifier.",
             ) from error
         labels = set(head.config.id2label.values())
         if not labels & set(self.fluent_labels):
@@ -116,12 +116,12 @@ class HubFluency:
 
 
 class HeuristicFluency:
-    """Rules of thumb that need no model. They work offline and instantly, but cannot detect word salad.
+    """Rules of thumb that need no model. These rules work offline and instantly, but cannot detect word salad.
 
     A text is fluent if it contains a word, consists mostly of letters, digits, spaces and common punctuation, has words
     of ordinary length, and does not repeat itself (at least half of its four-word sequences are distinct). Loops,
-    symbol noise and empty answers fail; grammatical nonsense passes. This is enough to detect a broken model, but not
-    to compare good models.
+    symbol noise and empty answers fail; grammatical nonsense passes. These rules are enough to detect a broken model,
+    but not to compare good models.
     """
 
     name = "heuristic (rules of thumb, no model)"

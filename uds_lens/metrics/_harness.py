@@ -111,7 +111,9 @@ def run_task(
     manager = TaskManager(include_path=tasks, include_defaults=tasks is None)
     if task not in manager.all_tasks:
         where = f" in {tasks}" if tasks else ""
-        raise ConfigError(f"lm-evaluation-harness has no task {task[:60]!r}{where}: run `lm-eval ls tasks`.")
+        raise ConfigError(
+            f"lm-evaluation-harness has no task {task[:60]!r}{where}: list the tasks with `lm-eval ls tasks`."
+        )
     tokenizer: Any = copy.deepcopy(model.tokenizer)  # the harness changes its padding
     seeds = dict.fromkeys(("random_seed", "numpy_random_seed", "torch_random_seed"))
     found: Mapping[str, Any] = simple_evaluate(

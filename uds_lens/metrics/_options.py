@@ -70,7 +70,7 @@ class MetricOptions:
     paper always uses a space, even where models never saw one, such as after an opening quote or in Chinese."""
 
     strict_es: bool = False
-    """Set Extraction Strength to 0, instead of Open-Unlearning's 1/T, if not even the last token is right."""
+    """Set Extraction Strength to 0 if not even the last token is right; Open-Unlearning sets it to 1/T."""
 
     min_k: Share = 0.4
     """Fraction of tokens (the least likely ones) that Min-K and Min-K++ use."""
@@ -79,8 +79,9 @@ class MetricOptions:
     """Maximum length of a generated answer, in tokens."""
 
     repetition_penalty: PositiveFloat = 1.0
-    """Repetition penalty: positive logits of tokens already in the prompt or answer are divided by it, negative logits
-    are multiplied. Published metrics use no penalty (1), so a model's own `repetition_penalty` is ignored."""
+    """Repetition penalty: for tokens already in the prompt or answer, positive logits are divided by the penalty and
+    negative logits are multiplied by it. Published metrics use no penalty (1), so a model's own `repetition_penalty` is
+    ignored."""
 
     rouge_words: RougeWords = "ascii"
     """Words that ROUGE counts. `ascii` counts only words made of a-z and 0-9, as in published numbers, and gives NaN if
@@ -109,7 +110,7 @@ class MetricOptions:
     """Dtype of the models; log-probabilities are always float32."""
 
     fisher_memory_gb: PositiveFloat = 4.0
-    """Memory for Fisher diagonals, in GiB. If they do not fit, they are computed in parts, with one pass over the data
+    """Memory for Fisher diagonals, in GiB. Diagonals that do not fit are computed in parts, with one pass over the data
     per part."""
 
     generation_rows: PositiveInt = 64

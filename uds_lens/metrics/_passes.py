@@ -94,7 +94,7 @@ class MetricCache:
     def identity(
         self, source: ModelSource, dtype: str, protocol: Protocol, chat: ChatStyle, model: HookedModel | None = None
     ) -> tuple[ModelRecord, frozenset[int] | None] | None:
-        """Return a source's fingerprint and the tokens that end its answers (None if it has only been streamed).
+        """Return a source's fingerprint and the tokens that end its answers (None if only streamed).
 
         Some of the end tokens come from the generation config, which is not part of the fingerprint. Without `model`,
         both are known only for open models and for directories whose files have not changed since.
@@ -260,7 +260,7 @@ class Session:
         seconds = time.perf_counter() - start
         if not model.is_resident:  # only now has everything been hashed
             self._identify(wanted[0].role, model)
-        weights = [max(1, sum(len(ids) for _, ids in rows)) for rows in inputs]  # they share the cost by tokens
+        weights = [max(1, sum(len(ids) for _, ids in rows)) for rows in inputs]  # tokens decide the shares
         for p, value, cost in zip(wanted, values, _shares(seconds, count[0], weights), strict=True):
             self._keep(p, PassResult(value, *cost))
 
@@ -295,7 +295,7 @@ class Session:
             return None
         depends: _Key = tuple(self.records[role].fingerprint for role in roles)
         if wanted.kind == "generations":
-            if (ends := self._ends.get(wanted.role)) is None:  # it has only been streamed
+            if (ends := self._ends.get(wanted.role)) is None:  # the source has only been streamed
                 return None
             depends = (*depends, ends)
         rows = ("packed",) if wanted.kind in ("states", "patched", "lens") and self.plan_of(wanted).packed else ()
@@ -558,5 +558,6 @@ def require_read_once(passes: Iterable[Pass]) -> None:
             why = _WHY_WHOLE.get(p.kind, "it needs the whole model at once")
             raise ConfigError(
                 Setting("stream", True, of="RunOptions"),
-                f" cannot measure {p.what or p.kind} ({p.kind}): {why}. Choose other metrics, or models that fit.",
+                f" cannot measure {p.what or p.kind} ({p.kind}): {why}. Choose other metrics, or models that fit in "
+                "memory.",
             )

@@ -89,7 +89,7 @@ class MetricValue:
     """Meaning of 1."""
 
     reason: str | None = None
-    """Why the value is NaN."""
+    """Reason why the value is NaN; None if it is not NaN."""
 
     ids: tuple[str, ...] = ()
     """Ids of the examples, in the order of `per_example`; empty for metrics that have no values per example."""
@@ -131,7 +131,7 @@ class MetricValue:
 
     @property
     def basis(self) -> IntervalBasis | None:
-        """Unit that the interval resamples; None if there is no interval."""
+        """Unit that is resampled for the interval; None if there is no interval."""
         values = self._averaged
         return None if values is None or not self.subjects else interval_basis(values, self.subjects)
 
@@ -209,7 +209,7 @@ class MetricResults:
             "protocol": self.provenance.get("protocol"),
             "questions": self.provenance.get("ids_hash"),
             "questions of uds": self.provenance.get("entity_ids_hash"),
-            f"examples of {sets}": self.provenance.get("data_hash"),  # compared only on the same sets
+            f"examples of {sets}": self.provenance.get("data_hash"),  # compared only between results on the same sets
         }
         return found | {name: value for name, value in asked.items() if value is not None}
 
@@ -217,8 +217,8 @@ class MetricResults:
     def sample_errors(self) -> dict[str, SampleError]:
         """Return each metric's standard error due to sampling, by name; empty if all examples were used.
 
-        Only means over examples have such an error. Their `interval` answers a different question: how the mean would
-        vary for other subjects.
+        Only means over examples have such an error. The `interval` of a mean answers a different question: how the mean
+        would vary for other subjects.
         """
         sample: dict[str, Any] | None = self.provenance.get("sample")
         errors: dict[str, SampleError] = {}
@@ -412,16 +412,18 @@ def require_nothing_lost(
             refuse_to_replace(file, f"{named}, which this run does not measure")
         named = f"metrics of {earlier.models['model'].name[-80:]!r}"
         if earlier.options != options:
-            refuse_to_replace(file, f"{named} with other options")
+            refuse_to_replace(file, f"{named} with different options")
         if earlier.sizes != data.sizes() or earlier.provenance.get("data_hash") != asked:
-            refuse_to_replace(file, f"{named} on other examples")
+            refuse_to_replace(file, f"{named} on different examples")
         for role, record in earlier.models.items():
             model = models.get(role)
             if model is None:
-                refuse_to_replace(file, f"{named} against {role} {record.name[-80:]!r}, which is missing now")
+                refuse_to_replace(
+                    file, f"{named} against the {role} model {record.name[-80:]!r}, which this run does not use"
+                )
             if record.fingerprint != fingerprint_of(model, dtype=options.dtype, run=run):
-                against = "" if role == "model" else f" against a {role}"
-                refuse_to_replace(file, f"{named}{against} with other weights than {model!r} has now")
+                against = "" if role == "model" else f" against a {role} model"
+                refuse_to_replace(file, f"{named}{against} whose weights differ from the weights of {model!r}")
 
 
 def metrics_by_model(results: Mapping[str, MetricResults]) -> pd.DataFrame:

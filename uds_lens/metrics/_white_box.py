@@ -21,8 +21,8 @@ def linear_cka(left: Float[Tensor, "token left_dim"], right: Float[Tensor, "toke
         right: States of another model on the same tokens.
 
     Returns:
-        A value in [0, 1], where 1 means equal up to rotation and scale; NaN if a side does not vary. Computed in
-        float64.
+        A value in [0, 1], where 1 means equal up to rotation and scale; NaN if the states of either model do not vary.
+        Computed in float64.
 
     References:
         Kornblith et al. 2019, Similarity of Neural Network Representations Revisited.
@@ -51,7 +51,7 @@ def cka_erasure(
         unlearned_retain: CKA of the unlearned model with `retain`.
 
     Returns:
-        0 if as far from `retain` as `full` is, 1 if equal to `retain`.
+        0 if the states are as far from `retain` as the states of `full` are, 1 if they equal the states of `retain`.
 
     Example:
         >>> cka_erasure(torch.tensor([0.5]), torch.tensor([0.75])).round(decimals=6)

@@ -70,7 +70,7 @@ class DepthCallback(TrainerCallback):
         every: Optimiser steps between measurements. The model is also measured before training and after the last step.
         rows: Minimum number of examples to measure, drawn as whole subjects with the baseline's seed; None measures
             all.
-        control: The same as `rows`, but for the baseline's control facts; 0 measures none.
+        control: Minimum number of the baseline's control facts to measure, drawn like `rows`; 0 measures none.
         options: Device and memory settings for the audits; `device` applies to `full`, and `memory_gib` limits its
             recordings.
 
@@ -138,7 +138,7 @@ class DepthCallback(TrainerCallback):
         self._trainer = trainer_of(state)
         if self._trainer is None:
             warn_once(
-                "this callback does not run in a transformers Trainer: the curve is in callback.curve but not logged."
+                "this callback does not run in a transformers Trainer: the curve is in callback.curve, but not logged."
             )
         self._points = points_in(state.log_history)
         check_writable(Path(args.output_dir) / RECORD, directory=False, format=KIND.format)

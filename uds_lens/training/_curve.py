@@ -47,7 +47,7 @@ class DepthPoint:
     token; NaN if stage 2 was measured only at knowledge-encoding layers."""
 
     control_loss: FloatOrNaN
-    """The same for retained facts; NaN without a control."""
+    """Log-probability lost on retained facts, computed in the same way; NaN without a control."""
 
     seconds: float
     """Duration of the measurement, in seconds."""

@@ -62,7 +62,7 @@ class TrainingData:
     # for each forget example, the preferred answers, which epochs use in turn
     winners: Sequence[Sequence[AnswerSequence]] = ()
     forget_reference: Sequence[float] = ()  # log-probability of each forget answer under `full`, in nats
-    winner_reference: Sequence[Sequence[float]] = ()  # likewise for each preferred answer
+    winner_reference: Sequence[Sequence[float]] = ()  # log-probability of each preferred answer under `full`, in nats
 
 
 class PairDataset(Dataset):
@@ -307,8 +307,8 @@ def sample_alternates(
     without = [example.question for example, texts in zip(examples, drawn, strict=True) if not texts]
     if without:
         raise DataError(
-            f"no alternate answer was found for {len(without)} questions, such as {without[0]!r}: raise temperature, "
-            "or leave these rows out."
+            f"no alternate answer was found for {len(without)} questions, such as {without[0]!r}: raise the "
+            "temperature, or leave these rows out."
         )
     return [[texts[i % len(texts)] for i in range(config.n_alternates)] for texts in drawn]
 

@@ -69,7 +69,7 @@ def open_parent(source: str | os.PathLike[str], options: TrainOptions) -> Parent
     with hashing(model) as digest:
         model, tokenizer = on_device(model, device), load_tokenizer(source, **where)
     if tokenizer is None:
-        raise ModelError(f"{name!r} has no tokenizer: save it there with tokenizer.save_pretrained.")
+        raise ModelError(f"{name!r} has no tokenizer: save one next to the model with tokenizer.save_pretrained.")
     if getattr(model, "is_quantized", False):
         raise ModelError(f"{name!r} is quantised: train the original model and quantise the result.")
     if device.startswith("cuda") and has_torch_attention(model):

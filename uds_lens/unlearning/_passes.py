@@ -128,7 +128,7 @@ def pad_sequences(sequences: Sequence[AnswerSequence], *, pad_token_id: int) -> 
 
 
 def widened(batch: Mapping[str, Tensor], width: int, *, pad_token_id: int) -> dict[str, Tensor]:
-    """Right-pad one side of a batch further, to `width` positions.
+    """Pad one side of a batch on the right to `width` positions.
 
     Example:
         >>> batch = pad_sequences([AnswerSequence((1, 7, 2), 1)], pad_token_id=0)
@@ -376,8 +376,8 @@ class Passes:
     def _require_frozen(self) -> FrozenModel:
         if self._frozen is None:
             raise ConfigError(
-                "this objective uses the model before training: declare it with needs=('frozen',), and pass "
-                "frozen=FrozenModel(model) if you call it yourself."
+                "this objective uses the model before training: declare the objective with needs=('frozen',), or, "
+                "when calling the objective yourself, pass frozen=FrozenModel(model)."
             )
         return self._frozen
 

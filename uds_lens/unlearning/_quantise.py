@@ -56,7 +56,7 @@ def quantise(
 ) -> Path:
     """Quantise a model to 4 bits (bitsandbytes NF4, bfloat16 arithmetic) and save it.
 
-    Embeddings, norms and the head keep their precision. The result loads with transformers, including on a CPU.
+    Embeddings, norms and the head keep their precision. The result can be loaded with transformers, even on a CPU.
 
     Args:
         model: A directory or Hub id.

@@ -69,7 +69,7 @@ def parse_name(name: str) -> MethodConfig:
     """
     method, *parts = name.split("_")
     if method not in METHODS:
-        raise ConfigError(f"{name!r} does not start with an unlearning method; there are {', '.join(METHODS)}.")
+        raise ConfigError(f"{name!r} does not start with an unlearning method; the methods are {', '.join(METHODS)}.")
     names = {_word(field.name): field.name for field in fields(METHODS[method])}
     settings: dict[str, Any] = {}
     for part in parts:
@@ -77,7 +77,8 @@ def parse_name(name: str) -> MethodConfig:
         field, value = names.get(word), part.removeprefix(word)
         if field is None or not value or field in settings:
             raise ConfigError(
-                f"{name!r}: {method} cannot read {part!r}. It has {', '.join(names)}, each followed by a value."
+                f"{name!r}: {method} cannot read {part!r}. Its settings are {', '.join(names)}, each followed "
+                "by a value."
             )
         settings[field] = unquote(value) if field in _FREE else value.replace("-", "_") if field in _WORDS else value
     return make_config(method, settings)

@@ -106,8 +106,8 @@ def objective(
         prepare: Function called before training with the configuration and the model, for example to freeze weights.
         reweigh: Function called after each step with four arguments: the configuration; the weight (None at first); the
             retain term of the whole batch, before multiplying by the weight given to `per_token` (0 without such a
-            term); and the fraction of completed steps. Its return value is `passes.weight` in the next batch, and is
-            saved in checkpoints.
+            term); and the fraction of completed steps. The return value becomes `passes.weight` in the next batch, and
+            is saved in checkpoints.
 
     Returns:
         A decorator that returns the function unchanged. The same class may be declared again, for example by rerunning

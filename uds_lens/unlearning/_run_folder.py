@@ -21,7 +21,7 @@ from uds_lens.training._curve import RECORD
 from uds_lens.unlearning._data import ALTERNATES
 from uds_lens.unlearning._record import read_record
 
-CONTENTS = "uds_lens_contents.json"  # last file written to a checkpoint, with sizes and hashes of all other files
+CONTENTS = "uds_lens_contents.json"  # last file written to a checkpoint, holding the sizes and hashes of all others
 
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _RUN, _FORMAT, _LOCKS = "run.json", "uds_lens.run", ("lock", "soft.lock")
@@ -38,7 +38,7 @@ def file_sums(folder: Path, *, but: Collection[str] = ()) -> dict[str, list[Any]
 
 
 def difference(folder: Path, sums: Mapping[str, Sequence[Any]]) -> str | None:
-    """Describe how a directory differs from recorded sums; None if it does not. Additional files are ignored."""
+    """Describe how a directory differs from its recorded hashes; None if it does not. Additional files are ignored."""
     for name, (size, known) in sums.items():
         file = folder / name
         if not file.is_file():
@@ -107,7 +107,7 @@ def last_intact(folder: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class JointProcesses:
-    """This process among all processes of a training run (torchrun, accelerate launch)."""
+    """Position of this process among all processes of a training run (torchrun, accelerate launch)."""
 
     rank: int  # rank of this process, from 0
     world: int  # number of processes
@@ -187,7 +187,7 @@ class RunFolder:
             if left is not None and left != self.key:
                 warnings.warn(
                     UdsLensWarning(
-                        f"{str(self.folder)!r} holds an unfinished run with other settings or data: removing its "
+                        f"{str(self.folder)!r} holds an unfinished run with different settings or data: removing its "
                         "checkpoints."
                     ),
                     stacklevel=3,
@@ -207,7 +207,7 @@ class RunFolder:
         for path in checkpoints(self.folder):
             shutil.rmtree(path)
         ours = [path for path in self.folder.iterdir() if path.name in _OURS or is_scratch(path.name)]
-        for path in sorted(ours, key=lambda path: path.name == _RUN):  # run.json last: it identifies the others
+        for path in sorted(ours, key=lambda path: path.name == _RUN):  # run.json, which identifies the rest, last
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -224,7 +224,7 @@ def saved_so_far(out: Path) -> str:
     folder = folder_of(out)
     saved = [x for x in checkpoints(folder) if (x / CONTENTS).is_file()] if folder.is_dir() else []
     if not saved:
-        return "no checkpoint was saved yet; run the same command again to start over"
+        return "no checkpoint has been saved yet; run the same command again to start over"
     return f"step {step_of(saved[-1])} is saved in {folder}; run the same command again to resume from there"
 
 
@@ -235,8 +235,8 @@ def _locked(folder: Path, out: Path) -> Iterator[None]:
     if lock is None:
         lock_file, soft = (folder / name for name in _LOCKS)
         raise ConfigError(
-            f"another process is training {str(out)!r}: wait for it, or choose another directory. If none is running, "
-            f"remove {str(soft if soft.exists() else lock_file)!r}."
+            f"another process is training {str(out)!r}: wait until it has finished, or choose another directory. If no "
+            f"other process is running, remove {str(soft if soft.exists() else lock_file)!r}."
         )
     try:
         yield
@@ -254,7 +254,7 @@ def _differences(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
 
 
 def _key_in(file: Path) -> str | None:
-    """Return the key in a run file; None if there is no such file, or the file is something else."""
+    """Return the key in a run file; None if the file does not exist or is not a run file."""
     try:
         run = parse_json(read_file(file), where=file.name)
     except ResultFormatError:

@@ -278,7 +278,9 @@ def run(job: Job) -> Path:
         if place.is_finished():
             if job.options.callbacks:
                 warnings.warn(
-                    UdsLensWarning(f"{str(job.out)!r} has already been trained, so the callbacks did not run."),
+                    UdsLensWarning(
+                        f"the model in {str(job.out)!r} has already been trained, so the callbacks did not run."
+                    ),
                     stacklevel=3,
                 )
             return job.out
@@ -294,10 +296,10 @@ def run(job: Job) -> Path:
             kind = "" if job.record == FINETUNING_RECORD else " forget"
             tell(f"{asked.method} on {len(job.forget)}{kind}{beside} answers of {parent.name}, prompts: {words}")
         with place.opened() as folder:
-            if place.is_finished():  # another process finished it in the meantime
+            if place.is_finished():  # another process finished the run in the meantime
                 return job.out
             base = {"name": parent.name, "fingerprint": parent.fingerprint}
-            # compute this before wrapping the model, since an adapter may later be opened in another dtype
+            # compute the fingerprint before wrapping the model, since an adapter may later be opened in another dtype
             of_adapter = rounded_fingerprints(parent.model) if job.saves_adapter else {}
             trained, training = _train(job, parent, TrainingData(forget, retain), folder, processes)
             record = {
@@ -338,8 +340,8 @@ def _train(
         if config.counts_padding:
             raise ConfigError(
                 Setting("reduction", "open_unlearning"),
-                " pads rows to equal length, but this model's rotary frequencies depend on the length of long rows: "
-                "shorten the texts, or use ",
+                " pads rows to equal length, but this model's rotary frequencies depend on the padded length of long "
+                "rows: shorten the texts, or use ",
                 Setting("reduction", "answers"),
                 ".",
             )

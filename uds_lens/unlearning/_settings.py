@@ -184,7 +184,7 @@ class LoraSettings:
     """Dropout before an adapter."""
 
     target_modules: str | tuple[str, ...] = "all-linear"
-    """Names of the modules to adapt; "all-linear" means all linear layers except the head."""
+    """Names of the modules that get adapters; "all-linear" means all linear layers except the head."""
 
     save: Save | None = None
     """What to save: only the `adapter` (a few MB, which need the base model), or a `merged` copy of the whole model.

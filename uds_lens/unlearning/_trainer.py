@@ -240,7 +240,7 @@ class _LastStep(TrainerCallback):
 
 
 class _Sealing(TrainerCallback):
-    """Mark a checkpoint as complete once it is fully written, and only then remove the previous checkpoint."""
+    """Mark a checkpoint as complete once all its files are written, and only then remove the previous checkpoint."""
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if torch.distributed.is_initialized():

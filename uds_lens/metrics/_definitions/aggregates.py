@@ -1,7 +1,7 @@
 """Harmonic means of other metrics: Model Utility, Utility, and the aggregates of the published tables.
 
 Model Utility measures what a model should still know, as nine scores on three sets. Fluency measures whether the model
-still writes fluent language. Utility combines the two, and is also given relative to `full`.
+still writes fluent language. Utility combines Model Utility and Fluency, and is also computed relative to `full`.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def kept_truth(correct: Sequence[float], wrong: Sequence[float]) -> float:
     """Return the Truth Ratio as utility: `max(0, 1 - p_w / p_c)`, from geometric means over wrong and correct answers.
 
     Returns:
-        1 if wrong answers have probability 0, 0 if they are at least as likely as the truth; NaN if a side is empty or
-        both means are 0.
+        1 if wrong answers have probability 0, 0 if they are at least as likely as the truth; NaN if there are no
+        correct or no wrong answers, or if both means are 0.
 
     Example:
         >>> kept_truth([0.5], [0.25]), kept_truth([0.25], [0.5])

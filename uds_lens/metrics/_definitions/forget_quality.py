@@ -20,8 +20,8 @@ def forget_quality(model: Sequence[float], retain: Sequence[float]) -> float:
         retain: The same for `retain`.
 
     Returns:
-        The p-value in [0, 1] (TOFU plots its logarithm); 1 means distributed as in `retain`. For a given difference, it
-        falls as the number of examples grows. NaN if a side is empty.
+        The p-value in [0, 1] (TOFU plots its logarithm); 1 means distributed as in `retain`. For a given difference,
+        the p-value falls as the number of examples grows. NaN if either model has no examples.
 
     References:
         Maini et al. 2024, TOFU.

@@ -28,7 +28,7 @@ def host_depth(evidence: Evidence) -> Outcome:
     per_example = scores.taken(scores.host_depth(left, cost, of_retain, evidence.options.tau), chosen)
     value, reason = mean_uds(per_example), None
     if math.isnan(value):
-        reason = "no choice of blocks from retain keeps full's answers intact, or retain knows all of them"
+        reason = "no choice of blocks from retain keeps full's answers intact, or retain knows all of these answers"
     said = mean_uds(output_depth(full.own, model.own, retain.own, evidence.options.tau))
     details = {
         "n_skipped": evidence.n_skipped(),

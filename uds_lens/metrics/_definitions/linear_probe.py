@@ -117,8 +117,8 @@ def linear_probe(evidence: Evidence) -> Outcome:
 def probe_selectivity(evidence: Evidence) -> Outcome:
     """Return the model's probe accuracy minus the accuracy with random labels, averaged over layers and doubled.
 
-    This metric needs neither `full` nor `retain`, so it is defined even if `linear_probe` is not because the states of
-    `retain` separate true from wrong answers as well.
+    This metric needs neither `full` nor `retain`, so it is defined even where `linear_probe` is undefined because
+    `retain` separates true from wrong answers just as well.
     """
     pairs, subjects = _pairs(evidence)
     accuracy = _accuracies(evidence, "model", pairs, subjects)
@@ -133,7 +133,7 @@ def _pairs(evidence: Evidence) -> tuple[list[list[int]], list[str]]:
     places: dict[str, list[int]] = {}
     for place, example in enumerate(examples):
         places.setdefault(example.id, []).append(place)
-    pairs = [pair for pair in places.values() if len(pair) == 2]  # one of the two answers may be too long for the model
+    pairs = [pair for pair in places.values() if len(pair) == 2]  # either answer may be too long for the model
     subjects = [examples[first].subject or examples[first].id for first, _ in pairs]
     if (n_subjects := len(set(subjects))) < FEWEST:
         raise Undefined(f"a probe needs at least {FEWEST} subjects with wrong answers; there are {n_subjects}")

@@ -86,7 +86,7 @@ def auc(forget: Sequence[float], holdout: Sequence[float]) -> float:
         holdout: Scores of the non-members; NaNs are ignored.
 
     Returns:
-        A value in [0, 1]; NaN if a side is empty.
+        A value in [0, 1]; NaN if there are no members or no non-members.
 
     Raises:
         MissingDependencyError: scikit-learn is not installed.
@@ -113,8 +113,8 @@ def normalised_auc(model: float, retain: float) -> float:
         retain: AUC of `retain`.
 
     Returns:
-        1 if the two AUCs are equal, 0 if they differ by at least the AUC of `retain`; NaN if an input is NaN or
-        `retain` is 0.
+        1 if the two AUCs are equal, 0 if they differ by at least the AUC of `retain`; NaN if either AUC is NaN or the
+        AUC of `retain` is 0.
 
     Example:
         >>> normalised_auc(0.6, 0.5), normalised_auc(0.5, 0.5)

@@ -32,8 +32,8 @@ def privleak(model: float, retain: float) -> float:
 
     Returns:
         0 if equal to `retain`; negative, down to -100, if the forget set is still identifiable; positive, without
-        limit, if the forget set is less familiar to the model than to `retain`. NaN if an input is NaN or `retain` is
-        1.
+        limit, if the forget set is less familiar to the model than to `retain`. NaN if either AUC is NaN or the AUC of
+        `retain` is 1.
 
     References:
         Shi et al. 2024, MUSE; in the form of Dorna et al. 2025, OpenUnlearning.
@@ -66,7 +66,7 @@ def of_min_k(evidence: Evidence) -> Outcome:
     return Outcome(value, details={"auc_model": model, "auc_retain": retain})
 
 
-_NEXT_QUESTION = re.compile(r"\n\n|\nQuestion|Question:")  # models not trained to end an answer keep writing
+_NEXT_QUESTION = re.compile(r"\n\n|\nQuestion|Question:")  # models that were not trained to end an answer keep writing
 
 
 def rouge_f1(evidence: Evidence, *, name: str, tokens: int, ends: re.Pattern[str] | None = None) -> Outcome:

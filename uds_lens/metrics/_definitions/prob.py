@@ -68,7 +68,8 @@ def truth_ratio(correct: Sequence[float], wrong: Sequence[float]) -> float:
         wrong: Probabilities of the perturbed answers; p_w is their geometric mean.
 
     Returns:
-        A value in [0, 1]; 0.5 means no preference, 1 means only the truth. NaN if a side is empty or both means are 0.
+        A value in [0, 1]; 0.5 means no preference, 1 means that only the truth has any probability. NaN if there are no
+        correct or no wrong answers, or if both means are 0.
 
     References:
         Maini et al. 2024, TOFU; in the form given by Dorna et al. 2025, OpenUnlearning.

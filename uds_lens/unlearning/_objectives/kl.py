@@ -23,7 +23,7 @@ def kl_to_reference(
 ) -> Float[Tensor, ""]:
     """Return KL's retain term: the divergence from `full` at the positions that predict an answer.
 
-    `KL = mean_t sum_v p_full(v) (log p_full(v) - log p(v))`, where t runs over these positions.
+    `KL = mean_t sum_v p_full(v) (log p_full(v) - log p(v))`, where t runs over the positions that predict an answer.
 
     Open-Unlearning averages over all positions: prompt, answer, the last position (which predicts nothing) and padding.
     The weight of an answer then depends on the lengths of its prompt and of the longest row in the batch.

@@ -70,9 +70,10 @@ def state_norm_distance(
 class RRConfig(RetainConfig):
     """Circuit breakers: make two layers' states orthogonal to `full`'s on forget data; preserve them on retain data.
 
-    During training, weight shifts from the forget term to the retain term until both have half. Only the blocks up to
-    `top_layer` are trained. The authors train low-rank adapters of rank 16 with a learning rate of 1e-4. Their code
-    averages the retain term over the states after every block, not only these two, and over padding.
+    During training, weight shifts from the forget term to the retain term until both terms have half of it. Only the
+    blocks up to `top_layer` are trained. The authors train low-rank adapters of rank 16 with a learning rate of 1e-4.
+    Their code averages the retain term over the states after every block, not only after these two blocks, and includes
+    padding.
     """
 
     method: ClassVar[str] = "rr"

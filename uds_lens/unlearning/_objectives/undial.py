@@ -40,8 +40,8 @@ def undial(
     that predict an answer.
 
     Open-Unlearning averages over all positions except the last, including prompt and padding. At prompt and padding
-    positions, its code uses the label -100 as an index from the end, so the logit of token V - 100 (of V) is reduced
-    there.
+    positions, its code uses the label -100 as an index from the end, so the logit of token V - 100 is reduced at these
+    positions (V is the vocabulary size).
 
     Args:
         logits: Unshifted logits of the model on the forget batch.
@@ -73,8 +73,8 @@ def undial(
     elif n_tokens < -IGNORED:
         raise ConfigError(
             Setting("reduction", "open_unlearning"),
-            f" indexes the vocabulary by {IGNORED} from its end, so it needs at least {-IGNORED} tokens; "
-            f"got {n_tokens}.",
+            f" uses the label {IGNORED} as an index from the end of the vocabulary, which must therefore have at least "
+            f"{-IGNORED} tokens; got {n_tokens}.",
         )
     else:
         logits, reference, true = logits[:, :-1], reference[:, :-1], labels[:, 1:]

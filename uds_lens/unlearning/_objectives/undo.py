@@ -35,7 +35,7 @@ class UNDOConfig(RetainConfig):
     method: ClassVar[str] = "undo"
 
     noise_share: Share = 0.25
-    """Fraction of each weight to remove (the paper's alpha). At 1, nothing of the model is left."""
+    """Fraction of each weight to remove (the paper's alpha). At 1, nothing is left of the original weights."""
 
     noise_scale: NonNegativeFloat = 0.1
     """Scale of the added noise (the paper's beta); 1 matches Xavier initialisation."""
