@@ -196,7 +196,7 @@ def test_depth_beside_elicitation(asked, trio):
     means = [asked.mean(role, "cloze", "sampled")[1] for role in ("unlearned", "retain")]
     assert row.beyond_retain == pytest.approx(means[0] - means[1])
     other = dataclasses.replace(audit, models={**audit.models, "unlearned": audit.models["retain"]})
-    with pytest.raises(DataError, match="other weights"):
+    with pytest.raises(DataError, match="different weights"):
         asked.with_depth(other)
 
 

@@ -115,7 +115,7 @@ def test_questions_of_ones_own_come_from_a_table(tmp_path):
     table.write_text("id,question\n1,Who is a baker?\n", encoding="utf-8")
     probe = find_probe(f"given(file={table})+start")
     assert _after(probe, row=1).question == "Who is a baker?"
-    with pytest.raises(Skip, match="no question is given"):
+    with pytest.raises(Skip, match="the file has no question"):
         _after(probe, row=0)
     texts = ("id,query\n1,Who?\n", "id,question\n0,Who?\n0,Where?\n", "id,question\n0,a\n1,b\n2,\n")
     for row, text in enumerate(texts):
