@@ -48,7 +48,7 @@ def test_meta_judges_the_pools(models: Path, study, uds_lens, tmp_path) -> None:
     assert sorted(file.name for file in (tmp_path / "t").glob("[!.]*")) == ["cuts.csv", "faithful.csv", "pairs.csv"]
     printed = uds_lens(*words).out  # in the place of its own tables
     assert f"{expected['auc'].iloc[0]:.3f}" in printed
-    assert "The intervals hold for these variants only" in " ".join(printed.split())
+    assert "the other intervals hold for these variants only" in " ".join(printed.split())
 
 
 def test_meta_judges_robustness(study, uds_lens, tmp_path) -> None:
@@ -159,14 +159,14 @@ UNDEFINED = "no model has a value for"
             "lacks 'uds', a part of the score: --audits DIR adds the UDS of saved audits",
         ),
         (lambda f: f.drop(columns="s_mia_loss"), "--retain RUN adds the normalised attacks"),
-        (lambda f: f.drop(columns="utility_rel"), "--full RUN adds it"),
+        (lambda f: f.drop(columns="utility_rel"), "--full RUN adds the relative utility"),
         (lambda f: f.drop(columns="method"), "no model has a method (models: npo_lr1e5_a0_ep5_0"),
         (
             lambda f: f.assign(em=math.nan),
             f"{UNDEFINED} 'em' (empty in the file): --memorization NAME chooses other metrics",
         ),
         (lambda f: f.assign(s_mia_loss=math.nan), "--retain RUN adds the normalised attacks"),
-        (lambda f: f.assign(utility_rel=math.nan), f"{UNDEFINED} 'utility_rel': --full RUN adds it"),
+        (lambda f: f.assign(utility_rel=math.nan), f"{UNDEFINED} 'utility_rel': --full RUN adds the relative utility"),
         (lambda f: f.assign(uds=math.nan), f"{UNDEFINED} 'uds' (empty in the file): --audits DIR"),
         (lambda f: f.assign(utility_rel="0,9"), "the column 'utility_rel' must hold numbers; got '0,9'"),
         (lambda f: f.assign(utility_rel=0.1), "lower --min-utility"),

@@ -43,7 +43,8 @@ def test_rank_at_once_pools_nothing_and_says_what_is_left_out(saves: Path, uds_l
         assert [row["depth"] for row in rows] == sorted((row["depth"] for row in rows), reverse=True)
         assert all(0.89 < row["utility_rel"] < 0.91 for row in rows)  # of the full of this base model and split
     told = " ".join(err.split())
-    assert "used as full reference, not ranked: tofu_Llama" in told and "used as retain reference" in told
+    assert "used as the full reference and therefore not ranked: tofu_Llama" in told
+    assert "used as the retain reference" in told
     assert "intermediate checkpoints, left out" in told and "not read: mia_recall" in told
     assert "without results: tofu_lost" in told and "tofu_trained" not in told
     one = json.loads(uds_lens("rank", saves, *PRESET, "--base", BASES[0], "--split", "forget10", "--json").out)

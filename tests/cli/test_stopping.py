@@ -28,7 +28,7 @@ def test_what_is_saved_is_told(sweep: Path, tmp_path: Path, monkeypatch, uds_len
     monkeypatch.setattr(ul.Baseline, "audit", audit)
     code, out, err = uds_lens(*words(sweep, "unlearned", "full", "retain"), "--out", tmp_path / "out")
     assert (code, out) == (130, "")
-    assert err.splitlines()[-1] == "Stopped; 1 of 3 saved; run the same command to resume."
+    assert err.splitlines()[-1] == "Stopped; 1 of 3 audits saved; run the same command to resume."
     assert [path.name for path in audits_in(tmp_path / "out")] == ["unlearned"]
 
 
@@ -47,7 +47,7 @@ def test_a_cluster_that_ends_the_job(sweep: Path, tmp_path: Path, monkeypatch, u
     asked = [*words(sweep, "unlearned"), "--out", tmp_path / "out", "--memory-gib", 0, "--token-budget", 40]
     code, _, err = uds_lens(*asked)
     assert code == 143
-    assert err.splitlines()[-1] == "Stopped; 0 of 1 saved; run the same command to resume."
+    assert err.splitlines()[-1] == "Stopped; 0 of 1 audits saved; run the same command to resume."
     assert signal.getsignal(signal.SIGTERM) is before
     gc.collect()  # what the traceback held
     assert list(scratch.iterdir()) == []

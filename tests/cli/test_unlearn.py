@@ -60,7 +60,7 @@ def test_finetune_says_whether_it_taught(uds_lens, files, tmp_path: Path) -> Non
     words = ["finetune", "--model", files["full"], "--data", files["retain"], "--unseen", files["forget"]]
     words += ["--out", tmp_path / "taught", "--device", "cpu", "--epochs", "2", "--warmup-epochs", "0"]
     words += ["--protocol", "raw"]
-    assert "give their rank with --lora" in uds_lens(*words, "--save", "adapter").err
+    assert "set the rank with --lora" in uds_lens(*words, "--save", "adapter").err
     code, out, _ = uds_lens(*words, "--lora", "2", "--lora-alpha", "3")
     assert code == 0
     rows = [line.split() for line in out.splitlines() if ".json" in line]
@@ -183,7 +183,7 @@ def test_relearning_over_a_grid_of_words(uds_lens, files, tmp_path: Path, monkey
         (("--grid", "learning_rate=fast"), "--grid: learning_rate must be a list, each a number > 0; got 'fast'"),
         (("--grid", "epoch=1"), "--grid: RelearnGrid has no setting 'epoch'; did you mean 'epochs'?"),
         (("--grid", "epochs"), "--grid takes name=value, for example --grid learning_rate=2e-5,1e-4; got 'epochs'."),
-        (("--grid", "epochs=1,3"), "--grid needs a control: give a model that never saw the forget set with --retain."),
+        (("--grid", "epochs=1,3"), "--grid needs a control: pass --retain, a model that never saw the forget set."),
         ((*several, "--learning-rate", "1e-4"), "learning_rate is part of the grid: use --grid learning_rate=0.0001."),
         ((*several, "--lora", 8), "with --grid, adapters are part of the grid: use --grid lora_rank=0,8."),
         (("--retain", files["full"]), "--retain, --retain-data and --limit apply only to --grid"),

@@ -171,7 +171,7 @@ def test_files_that_are_something_else(tmp_path, summary, evaluation, message):
 
 
 def test_folders_without_runs(unchecked, tmp_path):
-    with pytest.raises(ResultFormatError, match="give an Open-Unlearning run"):
+    with pytest.raises(ResultFormatError, match="pass an Open-Unlearning run"):
         read_open_unlearning(tmp_path)
     write(tmp_path / "a", SUMMARY)
     write(tmp_path / "b", SUMMARY)
@@ -260,7 +260,7 @@ def test_the_hydra_config_says_what_was_run(tmp_path):
     }
     for name, content in configs.items():
         write_config(tmp_path / name, content)
-    with pytest.warns(UdsLensWarning, match=r"its name says split forget01, its \.hydra/config\.yaml forget10"):
+    with pytest.warns(UdsLensWarning, match=r"the split is forget01 in the name but forget10 in \.hydra/config\.yaml"):
         frame = read_open_unlearning(tmp_path).frame.set_index("model")
     assert frame.loc["mine", ["base", "split"]].tolist() == ["Llama-3.2-3B-Instruct", "forget05"]
     assert frame.loc["tofu_X_forget01_NPO", ["base", "split"]].tolist() == ["X", "forget10"]
@@ -285,7 +285,7 @@ def test_several_base_models_are_never_ranked_as_one(tmp_path):
     assert len(one) == 2 and set(one.reasons["model"]) == set(one.frame["model"])
     assert rank(one.frame, parts=ScoreParts(**names, direction=ways))["n_configs"].tolist() == [1, 1]
     assert len(select(table, split="forget05")) == 4 and len(select(table)) == 8
-    with pytest.raises(DataError, match=r"there is no model of Phi; there are Llama-3\.1-8B-Instruct, forget05;"):
+    with pytest.raises(DataError, match=r"no model has Phi; the table has Llama-3\.1-8B-Instruct, forget05;"):
         select(table, base="Phi")
 
 

@@ -101,7 +101,7 @@ def test_audits_beside_metrics(tmp_path):
     assert set(joined.examples["model"]) == {"gd", "runs/tofu_forget10_NPO"}
     paired = join_audits(runs, audits, pairs={"gd": "rmu"})
     assert paired.frame["uds"].tolist() == [first.uds, second.uds] and not len(paired.reasons)
-    with pytest.raises(DataError, match="pairs names 'nobody'"):
+    with pytest.raises(DataError, match="pairs names the audit 'nobody'"):
         join_audits(runs, audits, pairs={"gd": "nobody"})
     with pytest.raises(DataError, match="no audit matches any model"):
         join_audits(ModelTable(frame=frame.iloc[1:], reasons=EMPTY, source="runs"), audits)

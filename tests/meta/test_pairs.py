@@ -50,7 +50,7 @@ def test_no_test_without_a_difference(pools, ways):
     frame = pools.assign(x1=pools["x0"] * 2, x2=math.nan)
     row = compare(frame, "x0", "x1", direction=ways)
     assert row["difference"] == 0 and math.isnan(row["p"]) and row["reason"] == "both metrics order all pairs alike"
-    assert compare(frame, "x0", "x2", direction=ways)["reason"] == "no model of P has both values"
+    assert compare(frame, "x0", "x2", direction=ways)["reason"] == "no model of P has values of both metrics"
     with pytest.raises(ConfigError, match="two different metrics"):
         compare(frame, "x0", "x0", direction=ways)
 

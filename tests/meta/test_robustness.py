@@ -96,7 +96,7 @@ def test_all_settings_side_by_side():
 def test_a_metric_without_a_cut_does_not_shrink_the_common_models():
     at = by_filter(tables_of(thresholds={"x": 0.35}))
     assert at.loc[("threshold", "common", "x"), "n"] == 3
-    assert at.loc[("threshold", "own", "d"), "q_reason"] == "there is no threshold for it"
+    assert at.loc[("threshold", "own", "d"), "q_reason"] == "there is no threshold for this metric"
     assert math.isnan(at.loc[("threshold", "own", "d"), "q"])
     # where each metric lets others pass, no model is common
     before = BEFORE.assign(d=1 - BEFORE["d"].to_numpy())  # what x forgot, d knows
@@ -312,14 +312,14 @@ def test_seeds_of_a_model_are_averaged_and_missing_ones_are_told():
     assert row_of(quantised=None)["q_reason"] == "no quantised models were given"
     assert row_of(retain_before=None)["r_reason"] == "R needs retain before and after relearning"
     row = row_of("d", retain_relearned=RETAIN_AFTER[["x"]])
-    assert row["r_reason"] == "no relearned retain has a value for 'd'"
+    assert row["r_reason"] == "no relearned retain model has a value for 'd'"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"quantised": QUANTISED.assign(model="other")}, "'other', which is not in the table before"),
-        ({"quantised": QUANTISED.drop(columns="model")}, "quantised lacks the column 'model'"),
+        ({"quantised": QUANTISED.assign(model="other")}, "'other', which is not in the table 'before'"),
+        ({"quantised": QUANTISED.drop(columns="model")}, "'quantised' lacks the column 'model'"),
         ({"before": BEFORE.drop(columns="utility_rel")}, "min_utility=None"),
         ({"before": BEFORE.assign(model="m0")}, "twice"),
         ({"retain_before": RETAIN.iloc[:0]}, "is empty"),

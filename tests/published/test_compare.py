@@ -232,7 +232,7 @@ def test_rank_and_dashboard_take_a_run_beside_the_published_values(tmp_path, toy
     assert ranked.loc["npo (measured)", "model"] == ranked.loc["npo", "model"] + " (measured)"
     assert ranked.loc["npo (measured)", "depth"] == pytest.approx(ranked.loc["npo", "depth"] + 0.05)
     assert ranked.loc["npo (measured)", "memorization"] == pytest.approx(ranked.loc["npo", "memorization"])
-    for table, code, told in (("published", 0, "npo (measured)"), (run, 1, "give published as the table")):
+    for table, code, told in (("published", 0, "npo (measured)"), (run, 1, "pass 'published' as the table")):
         with pytest.raises(SystemExit) as done:
             main(["rank", str(table), "--measured", str(run), "--resamples", "0"])
         out, err = capsys.readouterr()

@@ -95,8 +95,12 @@ HOSTILE = {
     "text": ("results.json", one(s1_deltas=["x"], s2_deltas=[1]), "must be a number or null"),
     "infinite": ("results.json", '[{"idx": 1, "s1_deltas": [1e999], "s2_deltas": [1]}]', "must be finite"),
     "uneven": ("results.json", one(s1_deltas=[1], s2_deltas=[]), "1 values of S1 and 0 of S2"),
-    "another score": ("results.json", json.dumps([record(1, [1.0], [0.5], 0.9)]), "layers give UDS 0.5, but 0.9 is"),
-    "a score of nothing": ("results.json", one(uds=7, s1_deltas=[], s2_deltas=[]), "UDS nan, but 7"),
+    "another score": (
+        "results.json",
+        json.dumps([record(1, [1.0], [0.5], 0.9)]),
+        "layers give a UDS of 0.5, but the file states 0.9",
+    ),
+    "a score of nothing": ("results.json", one(uds=7, s1_deltas=[], s2_deltas=[]), "UDS of nan, but the file states 7"),
     "a layer twice": (
         "results.json",
         one(**{**RECORDS[0], "layer_records": [{"layer": 3}] * 3}),

@@ -66,7 +66,7 @@ def annotate(
     rows = ul.load_examples(examples)
     if prompts is not None:
         ul.annotation.language_model_prompts(rows, prompts)
-        echo(f"{len(rows)} prompts in {prompts}: save the model's replies as JSON lines with id and reply (--replies).")
+        echo(f"{len(rows)} prompts in {prompts}: save the model's replies as JSON lines (id, reply) for --replies.")
         return
     annotations = ul.annotate(
         rows, by=by, full=full, retain=retain, options=options, run=run, redo=redo, replies=replies

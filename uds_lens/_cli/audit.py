@@ -45,7 +45,7 @@ class Watching:
         Path | None,
         opt.value(
             "DIR",
-            "Instead of --model: audit checkpoints as a training run saves them in this directory, until stopped.",
+            "Instead of --model: audit the checkpoints that a training run saves in this directory, until interrupted.",
             file_okay=False,
         ),
     ] = None
@@ -79,8 +79,8 @@ def audit(
         bool,
         opt.flag(
             "--keep-full",
-            "With several models: keep full loaded, with its recorded activations. Faster, but two models are in "
-            "memory.",
+            "With several models: keep full loaded, with its recorded activations. This is faster but keeps two "
+            "models in memory.",
             rich_help_panel=opt.LATER,
         ),
     ] = False,
@@ -88,8 +88,8 @@ def audit(
         bool,
         opt.flag(
             "--transplant",
-            "Transplant blocks of retain and of full into each model and ask again: does the model hide what its "
-            "answers lack? Two models are in memory.",
+            "Transplant blocks of retain and of full into each model and repeat the questions: does the model "
+            "still hold knowledge that its answers lack? This keeps two models in memory.",
         ),
     ] = False,
     precision: Annotated[
@@ -97,7 +97,7 @@ def audit(
         opt.value(
             "SHARE",
             "For a first look: measure just enough rows, spread over the subjects, to bring the sampling error of the "
-            "first --model below this share of its interval (0.1 is enough).",
+            "first --model's UDS below this share of the interval's width (0.1 is enough).",
             rich_help_panel=opt.LATER,
         ),
     ] = None,
@@ -142,7 +142,7 @@ def audit(
             )
         if not watching.watch.is_dir():
             raise ConfigError(
-                f"no directory {str(watching.watch)!r} to watch: give the output directory of a training run."
+                f"no directory {str(watching.watch)!r} to watch: pass the output directory of a training run."
             )
     if open_unlearning is not None:
         if unlearned or name:
@@ -232,7 +232,7 @@ def _all_of(
         audits[name] = audit
         say(f"{name}: {score_in_words(audit)}; saved, {len(audits)} of {len(names)}")
 
-    with saying_what_is_saved(lambda: f"{len(audits)} of {len(names)} saved; run the same command to resume"):
+    with saying_what_is_saved(lambda: f"{len(audits)} of {len(names)} audits saved; run the same command to resume"):
         if len(names) == 1:
             folder.audit_alone(question, left, out, on_saved=report)
         elif left:
@@ -310,7 +310,7 @@ _WEIGHTS = (("model.safetensors", "config.json"), ("adapter_model.safetensors", 
 def _as_they_appear(
     question: Question, folder: Path, out: Path, watching: Watching, *, redo: bool
 ) -> tuple[dict[str, ul.DepthAudit], bool]:
-    """Audit checkpoints until stopped; return all audits, including earlier ones, and whether none failed."""
+    """Audit checkpoints until stopped; return all audits, including those of earlier runs, and whether none failed."""
     from uds_lens.audit import _resume as saved
     from uds_lens.results._saving import audits_in
     from uds_lens.results._verdict import score_in_words
@@ -349,7 +349,7 @@ def _as_they_appear(
                     try:
                         measure(name)
                     except UdsLensError as error:
-                        if (folder / name).is_dir():  # if it is gone, the training run has removed it
+                        if (folder / name).is_dir():  # a missing checkpoint was removed by the training run
                             failed[name] = str(error)
                             say(f"{name}: {error}")
     except KeyboardInterrupt:
@@ -451,9 +451,9 @@ def _introduction(world: ul.toy.World) -> str:
         [
             f"The toy world: small models trained on facts about invented people, {len(world.examples)} examples to "
             "forget.",
-            "Probability of the correct answer when asked:",
+            "Probability of the correct answer to a question:",
             *recall,
-            "\nKnowledge left in their layers, by UDS:",
+            "\nKnowledge left in the layers of each model, by UDS:",
         ]
     )
 

@@ -66,9 +66,9 @@ def doctor(
 
 
 _LEGEND = (
-    "Change: norm of the difference from full, divided by the norm of full's weights. Stable rank: the largest of the "
-    "layer's matrices; for an adapter, at most its rank. Cosine: between this change and the change from full to "
-    "retain."
+    "Change: norm of the difference from full, divided by the norm of full's weights. Stable rank: the largest stable "
+    "rank of the layer's matrices; with an adapter, at most the adapter's rank. Cosine: between this change and the "
+    "change from full to retain."
 )
 
 

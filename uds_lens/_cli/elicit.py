@@ -149,7 +149,7 @@ def _print_results(results: ul.elicitation.ElicitationResults) -> None:
         print_wrapped(f"Texts: the greedy answer, or the mean or best of {results.options.samples} samples.")
     print_wrapped(
         "Scores: ROUGE-L recall of the reference, 0 to 1. Beyond retain: model minus retain, mean over questions; "
-        "95% interval clustered by subject. p: Holm-adjusted over all rows. Share: 0 like retain, 1 like full. "
+        "95% interval clustered by subject. p: Holm-adjusted over all rows. Share: 0 as in retain, 1 as in full. "
         f"Prompts: {'chat template' if results.protocol == 'chat' else 'raw'}."
     )
 

@@ -44,7 +44,7 @@ def meta(
     direction: Direction = None,
     min_utility: MinUtility = None,
     one_directional: Annotated[
-        bool, opt.flag("--one-directional", "Let Q and R penalise only knowledge that comes back.")
+        bool, opt.flag("--one-directional", "Make Q and R penalise only knowledge that comes back.")
     ] = False,
     out: Annotated[Path | None, opt.folder("Also write all tables to this directory, as CSV files.")] = None,
     *,
@@ -207,8 +207,8 @@ def _print_faithful(faithful: pd.DataFrame, pairs: pd.DataFrame | None) -> None:
     if pairs is not None and pairs["p_holm"].notna().any():
         print_wrapped(significant_differences(pairs))
     print_wrapped(
-        "\nF: probability that a model that knows ranks above a model that does not; 0.5 is chance. The intervals hold "
-        "for these variants only, except for the last one, which covers new variants."
+        "\nF: probability that a model that knows ranks above a model that does not; 0.5 is chance. The last interval "
+        "covers new variants; the other intervals hold for these variants only."
     )
 
 
@@ -239,7 +239,8 @@ def _print_robust(robust: pd.DataFrame) -> None:
         "model": "models treated as independent, because the table has no column 'method' or 'run'",
     }.get(clusters, f"the column {clusters!r} as clusters")
     print_wrapped(
-        f"\nQ, R, Rob: over models that pass the filters ({chosen.replace('+', ' and ')}); the last column uses no "
+        f"\nQ, R, Rob: averaged over the models that pass the filters ({chosen.replace('+', ' and ')}); the last "
+        "column uses no "
         f"filters. Intervals: {drawn}."
     )
 

@@ -54,9 +54,9 @@ def print_list(*, as_json: bool) -> None:
         echo(f"\n{group}".upper())
         print_frame(rows, columns, shortest=20)
     print_wrapped(
-        "\nF (faithfulness): AUC of models that know the forget set against models that never saw it (0.5 = chance), "
-        "from a study of six kinds of small Llamas. The 95% interval is for new runs of these kinds; --json also has "
-        "the interval for other kinds."
+        "\nF (faithfulness): AUC for separating models that know the forget set from models that never saw it (0.5 = "
+        "chance), measured in a study of six kinds of small Llamas. The 95% interval is for new runs of these kinds; "
+        "--json also has the interval for other kinds."
     )
 
 
@@ -190,7 +190,7 @@ def metrics(
         Literal["open-unlearning"] | None,
         typer.Option(
             help="Measure the metrics of Open-Unlearning's default TOFU configuration, with its prompts, unless "
-            "--metric names others.",
+            "--metric names other metrics.",
             rich_help_panel=opt.LATER,
         ),
     ] = None,

@@ -70,14 +70,17 @@ class References:
     utility: Annotated[
         Literal["with_fluency", "model_utility"] | None,
         typer.Option(
-            help="Parts of utility_rel; choose model_utility if runs have no fluency. Default: with_fluency; with "
+            help="Parts of utility_rel; choose model_utility if the runs lack the metric fluency. Default: "
+            "with_fluency; with "
             "--preset, model_utility."
         ),
     ] = None
     measured: Annotated[
         Path | None,
         opt.value(
-            "DIR", "With published: a run of uds-lens published, whose models are added to the published models."
+            "DIR",
+            "With 'published' as the table: a run of uds-lens published, whose models are added to the published "
+            "models.",
         ),
     ] = None
     base: Annotated[str | None, opt.value("NAME", "Use only models of this base model, if there are several.")] = None
@@ -126,7 +129,7 @@ class References:
 
     def _beside(self, place: Path) -> ul.meta.ModelTable:
         if place != Path("published") or place.exists():
-            raise ConfigError("--measured adds a run to the published values: give published as the table.")
+            raise ConfigError("--measured adds a run to the published values: pass 'published' as the table.")
         from uds_lens.published import beside
 
         return beside(str(self.measured))
@@ -155,8 +158,8 @@ class References:
                 if for_table:
                     return ul.meta.read_audits(place)
                 raise DataError(
-                    f"{str(place)!r} holds saved audits, not the metrics of models: show them with `uds-lens report "
-                    f"{place}`, or give the models' metrics and add --audits {place}."
+                    f"{str(place)!r} holds saved audits, not the metrics of models: show the audits with `uds-lens "
+                    f"report {place}`, or pass the models' metrics and add --audits {place}."
                 ) from problem
             raise DataError(
                 f"{str(place)!r} holds no table of models: expected a CSV with one row per model, a folder of "
@@ -283,7 +286,8 @@ def judged(
         before = frame[~in_pool].reset_index(drop=True)
         if not len(before):
             raise DataError(
-                "Q and R need unlearned models: rows with an empty 'knows' and the names of the perturbed models."
+                "Q and R need unlearned models: rows with an empty 'knows', under the same names as the perturbed "
+                "models."
             )
         if min_utility is None and "utility_rel" in before.columns:
             min_utility = USEFUL
@@ -305,8 +309,8 @@ def require_parts(frame: pd.DataFrame, parts: ul.meta.ScoreParts, reasons: pd.Da
     options = {
         (parts.depth,): "--audits DIR adds the UDS of saved audits",
         parts.memorization: "--memorization NAME chooses other metrics",
-        parts.membership: "--retain RUN adds the normalised attacks, or choose others with --membership NAME",
-        (parts.utility,): f"--full RUN adds it{without}",
+        parts.membership: "--retain RUN adds the normalised attacks, and --membership NAME chooses other attacks",
+        (parts.utility,): f"--full RUN adds the relative utility{without}",
     }
     problems = []
     for names, hint in options.items():

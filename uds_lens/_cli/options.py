@@ -104,8 +104,8 @@ def _declared(record: Any) -> list[Parameter]:
     options = [_option(name, what, _help(what["description"], flags)) for name, what in told.items()]
     if set(ChatStyle.__dataclass_fields__) <= set(told):
         help = (
-            f"Chat prompts behind published numbers; other prompt options, if set, override them: "
-            f"{', '.join(get_args(ChatStyleName))}."
+            f"Chat prompts behind published numbers: {', '.join(get_args(ChatStyleName))}. Other prompt "
+            "options, if set, override these prompts."
         )
         options.append(_keyword("chat_style", None, ChatStyleName | None, value("NAME", help)))
     return options
@@ -284,7 +284,7 @@ class _Adapters:
         """The settings, or None if all weights are trained."""
         if self.lora is None:
             if self.lora_alpha is not None or self.save is not None:
-                raise ConfigError("--lora-alpha and --save apply to low-rank adapters: give their rank with --lora.")
+                raise ConfigError("--lora-alpha and --save apply to low-rank adapters: set the rank with --lora.")
             return None
         return ul.unlearning.LoraSettings(rank=self.lora, alpha=self.lora_alpha or 2 * self.lora, save=self.save)
 
@@ -308,7 +308,7 @@ class Printing:
     """How much is printed, and in what form."""
 
     json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] = False
-    verbose: Annotated[bool, flag("--verbose", "Show more log output, including other packages'.")] = False
+    verbose: Annotated[bool, flag("--verbose", "Show more log output, including that of other packages.")] = False
     debug: Annotated[bool, flag("--debug", "Show tracebacks and all warnings.")] = False
 
 
@@ -333,7 +333,7 @@ def run_file(file: Path) -> None:
         raise ConfigError(f"no Python file {str(file)!r}: expected a file that declares a method or a metric.")
     loaded = sys.modules.get(name)
     if loaded is not None and Path(getattr(loaded, "__file__", None) or "") != file:
-        raise ConfigError(f"a module named {name!r} is already loaded: give {str(file)!r} another name.")
+        raise ConfigError(f"a module named {name!r} is already loaded: rename {str(file)!r}.")
     module = module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -42,7 +42,8 @@ def published(
     metric: Annotated[
         list[str] | None,
         opt.names(
-            "Metric to plan (repeatable or comma-separated); 'all' for every published metric. Default: uds,es.",
+            "Metric to include in the plan (repeatable or comma-separated); 'all' for every published metric. "
+            "Default: uds,es.",
             "--metric",
         ),
     ] = None,
@@ -128,7 +129,7 @@ def _list(chosen: list[ul.published.PublishedModel], *, as_json: bool) -> None:
     licences = "; ".join(dict.fromkeys(f"{model.group.base}: {model.group.licence}" for model in chosen))
     print_wrapped(
         f"{len(table)} models. values: number of published metrics per model. Licences: {licences}."
-        + (" Hub ids are shown in a wider terminal or with --json." if narrow else "")
+        + (" To see the Hub ids, widen the terminal or use --json." if narrow else "")
     )
 
 

@@ -139,7 +139,7 @@ def _ranking(
     from uds_lens.meta._ranking import score_cautions
 
     frame, parts = table.frame, references.parts(score, table.frame)
-    # The preset ranks models even without depth: with an attack in place of depth, the score is the one without depth.
+    # The preset ranks models even without depth: an attack replaces it, so both scores are the score without depth.
     depthless = references.preset is not None and (parts.depth not in frame.columns or frame[parts.depth].isna().all())
     if depthless:
         parts, by, select_by = replace(parts, depth=parts.membership[0]), "without", "without"
@@ -151,7 +151,7 @@ def _ranking(
         why = "; ".join(f"{row['method']}: {row['reason']}" for row in methods.to_dict("records"))
         why = why if len(why) <= 300 else f"{why[:300]}..."
         hint = " A lower --min-utility admits more configurations." if "of the utility" in why else ""
-        raise DataError(f"no method has a score ({why}): no configuration has all parts of it.{hint}")
+        raise DataError(f"no method has a score ({why}): no configuration has all parts of the score.{hint}")
     notes = score_cautions(frame, parts)
     if depthless:
         notes.insert(0, f"no {score.depth}: ranked without depth. --audits DIR adds the UDS of saved audits")
@@ -222,8 +222,8 @@ _WIDE = 110
 """Terminal width above which the names of configurations fit into the table."""
 
 _BESIDE = (
-    " Output: depth of the unpatched answers; host: share still lost with blocks of retain in the model; hidden: "
-    "output - host. These columns are not part of the score."
+    " Output: depth of the unpatched answers; host: share of the answers still lost with blocks of retain in the "
+    "model; hidden: output - host. These columns are not part of the score."
 )
 
 _RESAMPLED = {"configurations": "each method's configurations", "examples": "the examples"}

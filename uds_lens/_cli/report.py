@@ -155,7 +155,7 @@ def _metrics_in(places: list[Path]) -> list[Path]:
         inside = sorted(place.glob("*.json")) if place.is_dir() else [place]
         if not inside:
             raise ResultFormatError(
-                f"no metrics in {str(place)!r}: give files written by uds-lens metrics, or a folder of such files."
+                f"no metrics in {str(place)!r}: pass files written by uds-lens metrics, or a folder of such files."
             )
         files += inside
     return list(dict.fromkeys(path.resolve() for path in files))
@@ -166,7 +166,7 @@ def _audits_in(directories: list[Path]) -> list[Path]:
     for directory in directories:
         if not directory.is_dir():
             raise ResultFormatError(
-                f"no directory {str(directory)!r}: give directories written by uds-lens audit.{did_you_mean(directory)}"
+                f"no directory {str(directory)!r}: pass directories written by uds-lens audit.{did_you_mean(directory)}"
             )
     from uds_lens.results._saving import audits_in, is_audit  # loads torch, so only after the check above
 
@@ -175,7 +175,7 @@ def _audits_in(directories: list[Path]) -> list[Path]:
         inside = [*([directory] if is_audit(directory) else []), *audits_in(directory)]
         if not inside:
             raise ResultFormatError(
-                f"no saved audit in {str(directory)!r}, nor up to two levels down: give directories written by "
+                f"no saved audit in {str(directory)!r}, nor up to two levels down: pass directories written by "
                 "uds-lens audit."
             )
         saved += inside
@@ -196,7 +196,7 @@ def dashboard(
     min_utility: MinUtility = None,
     direction: Direction = None,
     title: Annotated[
-        str | None, opt.value("TEXT", "Heading of the page. Default: the question its tables answer.")
+        str | None, opt.value("TEXT", "Heading of the page. Default: the question that its tables answer.")
     ] = None,
     *,
     score: Score,

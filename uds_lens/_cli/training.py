@@ -232,8 +232,9 @@ def relearn(
         list[str] | None,
         opt.value(
             "NAME=VALUES",
-            "Try several settings to find the one that restores the most, for example learning_rate=2e-5,1e-4. Repeat "
-            "for epochs, share (of the rows), lora_rank, attack (relearn, others, benign, prune:0.3, noise:0.1, "
+            "Try several settings to find the one that restores the most knowledge, for example "
+            "learning_rate=2e-5,1e-4. Repeat the option for epochs, share (of the rows), lora_rank, attack (relearn, "
+            "others, benign, prune:0.3, noise:0.1, "
             "refusal:0.5), metric, utility, max_loss and seed. Needs --retain.",
             "--grid",
         ),
@@ -272,13 +273,16 @@ def relearn(
     if grid:
         tried = _grid(grid, config, adapters)
         if retain is None:
-            raise ConfigError("--grid needs a control: give a model that never saw the forget set with --retain.")
+            raise ConfigError("--grid needs a control: pass --retain, a model that never saw the forget set.")
         say(f"{len(tried.settings)} settings on {model} and {retain} ...")
 
         data = ul.metrics.open_metric_data(forget, split=split, limit=limit)
         if retain_data is not None:
             data = replace(data, retain=tuple(ul.load_examples(retain_data)))
-        with saying_what_is_saved(lambda: "run the same command to resume"), redirect_stdout(sys.stderr):
+        with (
+            saying_what_is_saved(lambda: "finished settings are saved; run the same command to resume"),
+            redirect_stdout(sys.stderr),
+        ):
             results = ul.study.relearn_grid(
                 model, retain, data, out=out, grid=tried, config=config, options=options, jobs=jobs
             )
@@ -337,8 +341,9 @@ def _print_grid(results: ul.study.RelearnGridResults, out: Path, *, as_json: boo
         print_wrapped(text)
     bound = f"{100 * summary['max_loss']:g}% of utility"
     print_wrapped(
-        f"\nWorst setting: the one of {summary['n_settings']} that regains the most at a cost of at most {bound}. It "
-        "was chosen after seeing these outcomes; the interval ignores this choice, but the last number allows for it. "
+        f"\nWorst setting: of {summary['n_settings']} settings, the one that regains the most knowledge at a cost of "
+        f"at most {bound}. It was chosen after seeing these outcomes; the interval ignores this choice, but the last "
+        "number allows for it. "
         "Regained: change towards knowledge; untrained rows: the same change on rows left out of training. Whatever "
         "retain also regains was newly learned."
     )

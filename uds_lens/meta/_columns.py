@@ -21,7 +21,8 @@ MODELS = {
 
 BESIDE = {
     "output_depth": "output depth: depth of the unpatched answers, on the scale of UDS",
-    "host_depth": "host depth: share still lost with blocks of retain in the model, if a transplant was measured",
+    "host_depth": "host depth: share of the answers still lost with blocks of retain in the model, if a transplant "
+    "was measured",
     "hidden": "output_depth - host_depth",
 }
 """Columns shown next to UDS, from audits and their transplants; they are not part of a score."""
@@ -66,7 +67,7 @@ FAITHFULNESS = {
 PAIRS = {
     "one": "first metric",
     "other": "second metric",
-    "auc_one": "F of the first metric, on the models with both values",
+    "auc_one": "F of the first metric, on the models with values of both metrics",
     "auc_other": "F of the second metric, on the same models",
     "difference": "auc_one - auc_other",
     "correlation": "correlation between the two F values, by DeLong's method",
@@ -81,8 +82,8 @@ PAIRS = {
     "cluster_p": "p value from the cluster bootstrap",
     "cluster_p_holm": "cluster_p, Holm-adjusted over the pairs in the table",
     "detectable": "smallest difference that is detected with probability 0.8 at this standard error, unadjusted",
-    "n_p": "number of models in P with both values",
-    "n_n": "number of models in N with both values",
+    "n_p": "number of models in P with values of both metrics",
+    "n_n": "number of models in N with values of both metrics",
     "reason": "why there is no test",
     "cluster_reason": "why there is no cluster test",
 }
@@ -203,8 +204,8 @@ RANKING = {
     "n_configs": "number of configurations of the method",
     "n_eligible": "number of configurations that are complete and keep enough utility",
     "n_tied": "number of configurations with the same selection score as the chosen one (1: no tie)",
-    "tied": "names of these configurations, joined by spaces",
-    "margin": "selection score of the chosen configuration minus that of the next best (0 in a tie)",
+    "tied": "names of the configurations counted in n_tied, joined by spaces",
+    "margin": "selection score of the chosen configuration minus that of the next best configuration (0 in a tie)",
     "reason": "why there is no score, or how a tie was broken",
 }
 """Columns of `rank`."""
@@ -213,7 +214,7 @@ SHIFTS = {
     "method": "unlearning method",
     "model_without": "configuration chosen without depth",
     "model_with": "configuration chosen with depth",
-    "moved": "whether the two configurations differ",
+    "moved": "whether model_without and model_with differ",
     "depth_without": "depth of the configuration chosen without depth",
     "depth_with": "depth of the configuration chosen with depth",
     "depth_change": "depth_with - depth_without",
@@ -263,9 +264,9 @@ PUBLISHED = {
     "r": "R under both filters",
     "rob": "robustness, as in the file",
     "n": "number of models that q and r are averaged over, as printed in the repository's figures",
-    "threshold": "cut on m, as printed in these figures",
-    "q_utility": "Q under the utility filter alone (124 models), as printed in these figures",
-    "r_utility": "R under the utility filter alone",
+    "threshold": "cut on m, as printed in the repository's figures",
+    "q_utility": "Q under the utility filter alone (124 models), as printed in the repository's figures",
+    "r_utility": "R under the utility filter alone, as for q_utility",
     "rob_printed": "robustness in the paper's table, three decimals",
     "overall_printed": "Overall in the paper's table",
 }

@@ -370,7 +370,7 @@ def _pair(one: np.ndarray, other: np.ndarray, bootstrap: PoolBootstrap, confiden
     row: dict[str, Any] = {"n_p": int(p.sum()), "n_n": int(n.sum()), "reason": None}
     row |= {"p": math.nan, "cluster_p": math.nan, "cluster_reason": pools.problem}
     if not p.any() or not n.any():
-        return row | {"reason": f"no model of {'P' if not p.any() else 'N'} has both values"}
+        return row | {"reason": f"no model of {'P' if not p.any() else 'N'} has values of both metrics"}
     orders = [Placements.of(m[p], m[n]) for m in (one, other)]
     difference = orders[0].auc - orders[1].auc
     row |= {"auc_one": orders[0].auc, "auc_other": orders[1].auc, "difference": difference}

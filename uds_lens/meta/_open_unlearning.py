@@ -108,12 +108,12 @@ class _Place(NamedTuple):
 
     @property
     def task(self) -> Path:
-        """The task folder it belongs to."""
+        """The task's folder, which contains this folder."""
         return hydra.task_folder(self.folder)
 
     @property
     def part(self) -> str:
-        """Its path relative to its task's folder."""
+        """Path of the folder relative to the task's folder."""
         return self.folder.relative_to(self.task).as_posix()
 
 
@@ -250,7 +250,7 @@ def _all_references(
             if role not in references and any(role_in(place.name) == role for place in there):
                 references[role] = _references(role, folder, there, examples)
                 called = _some([_called(run) for run in references[role]])
-                notes.append(f"used as {role} reference, not ranked: {called}")
+                notes.append(f"used as the {role} reference and therefore not ranked: {called}")
     return references, notes
 
 
@@ -267,7 +267,7 @@ def _references(role: str, root: Path, places: list[_Place], examples: bool) -> 
         if len(same) > 1:
             raise ResultFormatError(
                 f"{role}={str(root)!r} holds {len(same)} runs of {role} ({setup_name(setup)}): {', '.join(same[:3])}. "
-                "Name the run to use."
+                "Pass the folder of the run to use."
             )
     return runs
 
@@ -389,8 +389,8 @@ def _places(root: Path) -> list[_Place]:
             results[Path(place).resolve()] = own
     if not results:
         raise ResultFormatError(
-            f"no {', '.join(name for name in _FILES if 'EVAL' in name)} or summary in {str(root)!r}: give an "
-            "Open-Unlearning run, or a folder with runs."
+            f"no {', '.join(name for name in _FILES if 'EVAL' in name)} or summary in {str(root)!r}: pass an "
+            "Open-Unlearning run, or a folder of runs."
         )
     names = []
     for folder in results:

@@ -229,8 +229,10 @@ def _partners(table: ModelTable, audits: pd.DataFrame, pairs: Mapping[str, str])
     theirs = [str(name) for name in audits["model"]]
     for name, audit in pairs.items():
         if name not in names or audit not in theirs:
-            what, known = (name, names) if name not in names else (audit, theirs)
-            raise DataError(f"pairs names {what!r}, which does not exist; there are {', '.join(known[:6])}.")
+            kind, what, known = ("model", name, names) if name not in names else ("audit", audit, theirs)
+            raise DataError(
+                f"pairs names the {kind} {what!r}, which does not exist; the {kind}s are {', '.join(known[:6])}."
+            )
 
     def end(name: str) -> str:
         return PurePath(name).name.removeprefix("unlearn_")

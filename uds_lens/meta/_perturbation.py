@@ -159,7 +159,7 @@ def retain_shift(
     if not len(before):
         raise DataError("retain_before is empty: it needs the values of retain before relearning.")
     if metric not in before.columns or metric not in relearned.columns or not len(relearned):
-        return RetainShift(reason=f"no relearned retain has a value for {metric!r}")
+        return RetainShift(reason=f"no relearned retain model has a value for {metric!r}")
     models, starts = (pd.Series("", range(len(frame))) for frame in (relearned, before))
     if len(before) > 1:
         if "model" not in before.columns or "model" not in relearned.columns:
@@ -173,7 +173,7 @@ def retain_shift(
         )
     moved = (oriented(relearned[metric], direction).reset_index(drop=True) - models.map(start)).dropna()
     if moved.empty:
-        return RetainShift(reason=f"retain has no value for {metric!r} before or after")
+        return RetainShift(reason=f"retain has no value for {metric!r} before or after relearning")
     groups = moved.groupby(models, sort=False)
     units = moved.tolist() if groups.ngroups == 1 else groups.mean().tolist()
     low, high = _t_interval(units, confidence)

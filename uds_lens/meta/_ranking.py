@@ -318,7 +318,7 @@ def choose(scores: pd.DataFrame, rows: np.ndarray, by: View, min_utility: float 
 
 
 def _worth(scores: pd.DataFrame, row: int, by: View) -> tuple[int, float]:
-    """Return the sort key that breaks a tie: parts at 0, then the harmonic mean of the others."""
+    """Return the sort key that breaks a tie: parts at 0, then the harmonic mean of the other parts."""
     names = ["memorization", "mia", *(["depth"] if by == "with" else []), "utility"]
     values = scores[names].iloc[row].to_numpy(dtype=float)
     positive = values[values > 0]

@@ -365,7 +365,7 @@ def _states(
 
 def _models(frame: pd.DataFrame, role: str) -> list[str]:
     if "model" not in frame.columns:
-        raise DataError(f"the table {role} lacks the column 'model', which says which rows belong to the same model.")
+        raise DataError(f"the table {role!r} lacks the column 'model', which says which rows belong to the same model.")
     return [str(name) for name in frame["model"]]
 
 
@@ -377,7 +377,7 @@ def _after(
         return {}
     names = _models(frame, role)
     if unknown := sorted(set(names) - set(models)):
-        raise DataError(f"the table {role} has the model {unknown[0]!r}, which is not in the table before.")
+        raise DataError(f"the table {role!r} has the model {unknown[0]!r}, which is not in the table 'before'.")
     m = {name: oriented(frame[name], points) if name in frame.columns else math.nan for name, points in ways.items()}
     means = pd.DataFrame(m, index=frame.index, dtype=float).groupby(names).mean().reindex(list(models))
     return {name: means[name].to_numpy() for name in ways}
@@ -412,7 +412,7 @@ def _row(states: _States, setting: str, confidence: float) -> dict[str, Any]:
     row |= {"clusters": outer, "n_clusters": kept.models[f"in {outer}"].nunique()}
     if states.lacks_cut or not n:
         none = "no model passes the filters" if len(states.models) else "there is no model"
-        why = "there is no threshold for it" if states.lacks_cut else none
+        why = "there is no threshold for this metric" if states.lacks_cut else none
         return row | {"q_reason": why, "r_reason": why}
     cautions: list[str] = []
     row |= _quantisation(kept, confidence, cautions)

@@ -117,7 +117,7 @@ def require_same_conditions(*frames: pd.DataFrame) -> None:
     if (difference := mixed(_by_model(*frames))) is not None:
         raise DataError(
             f"the models were not measured in the same way, so their numbers are not comparable: {difference}. "
-            "Measure all of them in the same way, or leave out those that differ."
+            "Measure all of them in the same way, or leave out the models that differ."
         )
 
 
@@ -173,7 +173,7 @@ def select(table: ModelTable, *, base: str | None = None, split: str | None = No
     ]
     if not any(kept):
         there = "; ".join(map(setup_name, setups(table.frame)[:6])) or "no models"
-        raise DataError(f"there is no model of {setup_name((base, split))}; there are {there}.")
+        raise DataError(f"no model has {setup_name((base, split))}; the table has {there}.")
     return _rows(table, kept)
 
 
@@ -376,7 +376,7 @@ def setup_of(folder: Path, name: str) -> Setup:
     )
     for what, one, other in zip(("base model", "split"), named, recorded, strict=True):
         if one and other and one.lower() != other.lower():
-            warn_once(f"{name}: its name says {what} {one}, its .hydra/config.yaml {other}, which is used.")
+            warn_once(f"{name}: the {what} is {one} in the name but {other} in .hydra/config.yaml; {other} is used.")
     return recorded[0] or named[0], recorded[1] or named[1]
 
 

@@ -40,13 +40,13 @@ COMPARED = {
     "group": "models measured against the same full and retain",
     "model": "name on the authors' page",
     "metric": "name",
-    "measured": "value in the run; NaN if it has none",
+    "measured": "value in the run; NaN if the run has no value",
     "published": "value as printed",
-    "low": "smallest value that rounds to this",
-    "high": "largest",
+    "low": "smallest value that rounds to the published value",
+    "high": "largest such value",
     "kind": "exact, rounded, capped, or by definition",
     "difference": "measured - published",
-    "beyond": "distance from the range of the published value; 0 within",
+    "beyond": "distance from the range of the published value; 0 within this range",
     "margin": "distance that counts as agreement",
     "verdict": "agrees, differs, differs as expected, or no value",
     "expect": "differences between the two measurements, and known problems with the published value",
@@ -242,8 +242,8 @@ def _of_pools(run: MeasuredRun) -> pd.DataFrame:
             parts.append(meta.robustness(tables, metrics=names)[["metric", "q", "r"]])
         else:
             warn_once(
-                "Q and R are not compared: the published values cover only models that keep 80% of their utility, "
-                "which this run did not measure. Add the metric utility_rel to the plan."
+                "Q and R are not compared: the published values cover only models that keep 80% of full's "
+                "utility, and this run did not measure utility. Add the metric utility_rel to the plan."
             )
     measured = pd.concat([part.melt("metric", var_name="quantity", value_name="measured") for part in parts])
     rows = published.merge(measured.dropna(subset="measured"), on=["metric", "quantity"])

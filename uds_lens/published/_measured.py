@@ -85,7 +85,7 @@ def read_released(path: str | os.PathLike[str]) -> ReleasedRuns:
     runs = [_read(folder) for folder in folders]
     names = [run.settings["model"] for run in runs]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DataError(f"{os.fspath(path)!r} holds several runs of {twice!r}: give one of these folders.")
+        raise DataError(f"{os.fspath(path)!r} holds several runs of {twice!r}: pass the folder of one of these runs.")
     rows, reasons = [], []
     for run in runs:
         name, scores = run.settings["model"], [uds for _, uds in run.examples if uds == uds]
@@ -131,7 +131,7 @@ def _read(folder: Path) -> _Run:
         uds = number(record.get("uds"), where=f"{here}, 'uds'")
         again = _score(s1, s2, tau)
         if not (math.isnan(uds) and math.isnan(again)) and not abs(uds - again) <= _CLOSE:
-            raise ResultFormatError(f"{here}: its layers give UDS {again:.6g}, but {uds:.6g} is written next to them.")
+            raise ResultFormatError(f"{here}: its layers give a UDS of {again:.6g}, but the file states {uds:.6g}.")
         examples.append((name, uds))
         layers += [(name, layer, a, b) for layer, a, b in zip(_layers(record, len(s1), here), s1, s2, strict=True)]
     if len({name for name, _ in examples}) < len(examples):
@@ -259,7 +259,7 @@ def read_run(run: str | os.PathLike[str]) -> MeasuredRun:
         names = ", ".join(measured.unknown[:4]) or "nothing measured"
         raise DataError(
             f"{str(place)[-200:]!r} holds no value of a published model ({names}): models are recognised by their Hub "
-            "id, or by a folder named after its last part."
+            "id, or by a folder named after the last part of that id."
         )
     _require_each_once(measured)
     return measured
@@ -272,8 +272,8 @@ def _require_each_once(run: MeasuredRun) -> None:
         if len(same) > 1:
             one, other = (str(place)[-120:] for place in same["at"].iloc[:2])
             raise DataError(
-                f"{run.source[-120:]!r} holds {metric} of {model} {len(same)} times, as {one!r} and {other!r}: give a "
-                "folder that holds only one of them."
+                f"{run.source[-120:]!r} holds {metric} of {model} {len(same)} times, as {one!r} and {other!r}: pass a "
+                "folder that holds only one of these values."
             )
 
 

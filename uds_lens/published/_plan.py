@@ -21,7 +21,7 @@ DEFAULT_METRICS = ("uds", "es")
 
 _ENTITIES = "tofu-annotated/forget10:"  # the entities of forget10, which locuslab/TOFU lacks
 
-_BEGINS = "# Published models measured again, written by uds-lens published plan.\n"
+_BEGINS = "# Plan to measure published models again, written by uds-lens published plan.\n"
 
 _RELEARNING = {"protocol": "chat", "system_prompt": "You are a helpful assistant."}
 """Settings that differ from the defaults of `RelearnConfig`."""

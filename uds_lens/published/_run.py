@@ -170,8 +170,8 @@ def _whole(name: str, revision: str | None, cache: Path | None) -> Path | None:
 
 def _absent(name: str) -> str:
     return (
-        f"{name!r} is not in the Hub cache, and nothing is downloaded offline: run `hf download {name}` where there is "
-        "a connection, or this command again online."
+        f"{name!r} is not in the Hub cache, and nothing is downloaded offline: run `hf download {name}` on a "
+        "machine with a connection, or repeat this command online."
     )
 
 

@@ -310,7 +310,7 @@ class StudyWork:
             parent = runner.parent_of(perturbed)
         self._write(model, state, missing, measured, parent=parent, seconds=time.perf_counter() - began)
         if self.folder.missing(model, state):
-            raise ResultFormatError("its values cannot be read back after writing: check the disk.")
+            raise ResultFormatError("the values that were written cannot be read back: check the disk.")
 
     def _rescore(self, model: StudyModel, state: StudyState) -> None:
         """Rescore a saved audit with the plan's settings, if only settings that need no model have changed."""

@@ -197,12 +197,14 @@ def _unlearned_models(runs: UnlearningRuns, plan: StudyPlan) -> Iterator[StudyMo
     if (runs.method is None) == (runs.grid is None):
         raise ConfigError('[[unlearn]] needs either a method, for example method = "npo", or grid = "paper", not both.')
     if not plan.train.forget:
-        raise ConfigError("unlearning needs data: give [train] forget = [{source = ...}], and retain.")
+        raise ConfigError("unlearning needs data: set forget = [{source = ...}] and retain in [train].")
     if runs.grid is None:
         method = str(runs.method)
         configs = [make_config(method, values) for values in _grid(runs.settings, f"[[unlearn]] {method}")]
     elif runs.settings:
-        raise ConfigError("[[unlearn]] grid has its own settings: leave out settings, or name a method.")
+        raise ConfigError(
+            "[[unlearn]]: a published grid has its own settings. Leave out settings, or replace grid by a method."
+        )
     else:
         configs = list(grid(runs.grid))
     for config in configs:
@@ -312,8 +314,8 @@ def _answers(part: TrainingRows, read: Callable[..., list[ForgetExample]]) -> li
         kind = "paraphrased_answers" if part.answers == "paraphrased" else "perturbed_answers"
         if lacking := [row for row in rows if not getattr(row, kind)]:
             raise DataError(
-                f"{source}: row {lacking[0].id!r} has no {part.answers} answer. Name a set that has them, or give "
-                "TOFU's directory as the source with split = 'forget10'."
+                f"{source}: row {lacking[0].id!r} has no {part.answers} answer. Choose a data set that has such "
+                "answers, or TOFU's directory as the source with split = 'forget10'."
             )
         rows = [replace(row, answer=getattr(row, kind)[0], entity=None, prefix=None) for row in rows]
     if part.sample is None:
@@ -329,8 +331,8 @@ def _biographies(rows: Sequence[ForgetExample], per_row: int | None, source: str
     for row in rows:
         if not row.subject:
             raise DataError(
-                f"{source}: row {row.id!r} names no subject, so no biography can be written. Give TOFU's directory as "
-                "the source with a split, or a file with the column `subject`."
+                f"{source}: row {row.id!r} names no subject, so no biography can be written. Choose TOFU's directory "
+                "as the source, with a split, or a file with the column `subject`."
             )
         about.setdefault(row.subject, []).append(row)
     biographies = []

@@ -125,7 +125,11 @@ def _carry_out(call: Call, name: str, place: Path, patience: int) -> tuple[str, 
     """Run a part unless another process is working on it; return the part's name and whether it was free."""
     lock = hold(place / "locks" / f"{name}.lock", timeout=patience)
     if lock is None:
-        _LOG.info("another process is working on %s (if none is, remove its file in %s)", name, place / "locks")
+        _LOG.info(
+            "another process is working on %s (if no process is, remove the lock file of this part in %s)",
+            name,
+            place / "locks",
+        )
     else:
         try:
             with told(place, name):
@@ -145,7 +149,7 @@ def told(place: Path, name: str) -> Iterator[None]:
         yield
     except Exception as error:
         if isinstance(error, subprocess.CalledProcessError) and list(error.cmd)[:2] == ["scontrol", "requeue"]:
-            raise  # submitit raises it on preemption, which is not a failure of the part
+            raise  # submitit raises this error on preemption, which is not a failure of the part
         reason = f"{type(error).__name__}: {one_line(str(error)) or 'without a message'}"
         _tell(place, name, reason, "".join(traceback.format_exception(error)))
     else:
@@ -204,7 +208,7 @@ def submit(call: Call, names: Sequence[str], *, place: Path, jobs: int, options:
 
     if shutil.which("sbatch") is None:
         raise ConfigError(
-            "there is no Slurm here (no `sbatch` on the PATH): start it on a login node, or without ",
+            "there is no Slurm here (no `sbatch` on the PATH): start this command on a login node, or without ",
             Setting("slurm"),
             ".",
         )
@@ -259,7 +263,7 @@ def _are_queued(jobs: Sequence[Any]) -> bool:
     asked = subprocess.run(words, capture_output=True, text=True, check=False)
     if asked.returncode == 0:
         return bool(asked.stdout.strip())
-    if "Invalid job id" in asked.stderr:  # ended so long ago that Slurm no longer lists it
+    if "Invalid job id" in asked.stderr:  # the jobs ended so long ago that Slurm no longer lists them
         return False
     _LOG.warning("Slurm's queue cannot be queried now (%s); still waiting", asked.stderr.strip()[-200:])
     return True

@@ -437,26 +437,26 @@ def _check(checked: StudyPlan) -> None:
             raise ConfigError(f"{shown(name)} cannot be a name: use letters, digits and . _ - (it names a file).")
     for model in checked.model:
         if (model.role == "pool") != (model.knows is not None):
-            fix = 'knows belongs to role = "pool"'
+            fix = 'only a pool model (role = "pool") can have knows'
             if model.role == "pool":
                 fix = "set knows = true or knows = false"
             raise ConfigError(f"the model {model.name!r} has role {model.role!r}: {fix}.")
     for pool in checked.pool:
         if not pool.data:
-            raise ConfigError(f"the pool {pool.variant!r} has no training data: give it data = [{{source = ...}}].")
+            raise ConfigError(f"the pool {pool.variant!r} has no training data: set data = [{{source = ...}}].")
     if checked.perturb.relearn is not None:
         if not checked.train.forget:
-            raise ConfigError("relearning needs the forget set: give [train] forget = [{source = ...}].")
+            raise ConfigError("relearning needs the forget set: set forget = [{source = ...}] in [train].")
         for seeds in (checked.perturb.relearn.seeds, checked.perturb.relearn.retain_seeds):
             if len(set(seeds)) < len(seeds) or any(seed < 0 for seed in seeds):
-                raise ConfigError(f"seeds of relearning must be different whole numbers >= 0; got {shown(seeds)}.")
+                raise ConfigError(f"the seeds for relearning must be different whole numbers >= 0; got {shown(seeds)}.")
     named = [name for name in SETS if getattr(checked.data, name) is not None]
     if checked.data.tofu is not None and named:
         raise ConfigError(
             f"[data] names both tofu and {named[0]}, but tofu includes all sets: leave out one of the two."
         )
     if checked.data.tofu is None and checked.data.forget is None:
-        raise ConfigError('[data] names no forget set: give forget = "forget10.json", or tofu = "DIR".')
+        raise ConfigError('[data] names no forget set: set forget = "forget10.json", or tofu = "DIR".')
     for settings in (metric_settings, audit_settings, elicitation_settings):
         settings(checked.measure)
     for prompts in checked.measure.prompts:
@@ -467,7 +467,8 @@ def _check(checked: StudyPlan) -> None:
     for part in (*checked.train.forget, *checked.train.retain, *(x for pool in checked.pool for x in pool.data)):
         if part.answers_per_row is not None and part.answers != "biography":
             raise ConfigError(
-                f"answers_per_row splits biographies, but answers = {part.answers!r} has none: leave it out."
+                f"answers_per_row splits biographies, but answers = {part.answers!r} makes none: leave out "
+                "answers_per_row."
             )
     models = study_models(checked)  # checks every setting of every run
     if not any(model.items_of(state) for model in models for state in model.states):
@@ -497,9 +498,11 @@ def style_of(measure: Measurement, metric: str, role: Role, state: StateName) ->
 def metric_settings(measure: Measurement, style: ChatStyleName | None = None) -> MetricOptions:
     """Check the metrics' names and return how they are measured, in a chat style if one is named."""
     if "fluency" in measure.options:
-        raise ConfigError("[measure] options: fluency belongs in [measure] itself.")
+        raise ConfigError("[measure] options must not contain fluency: set it in [measure] itself.")
     if measure.prompts and set(ChatStyle.__dataclass_fields__) & set(measure.options):
-        raise ConfigError("[measure] sets the system turn or the date twice, in options and in prompts: leave out one.")
+        raise ConfigError(
+            "[measure] sets the system turn or the date twice, in options and in prompts: leave out one of the two."
+        )
     chat = {} if style is None else asdict(chat_style_named(style))
     options = settings_of(MetricOptions, {**measure.options, **chat, "fluency": measure.fluency}, "[measure] options")
     names = (*measure.metrics, *measure.utility)
@@ -518,7 +521,7 @@ def audit_settings(measure: Measurement) -> AuditConfig | None:
     if measure.audit is None:
         return None
     if "uds" in measure.metrics:
-        raise ConfigError("uds would be measured twice, by the audit and as a metric: leave it out of metrics.")
+        raise ConfigError("uds would be measured twice, by the audit and as a metric: leave uds out of metrics.")
     return settings_of(AuditConfig, measure.audit, "[measure] audit")
 
 

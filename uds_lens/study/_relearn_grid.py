@@ -39,16 +39,16 @@ _HALVES = 200  # number of random halves of the subjects: settings are chosen on
 
 GRID = {
     "model": "unlearned or retain",
-    "setting": "its name",
+    "setting": "name of the setting",
     "attack": "how the model was attacked",
     "paper": "whether this is the UDS paper's setting",
     "learning_rate": "peak learning rate; this and the next three columns are 0 for attacks that train nothing",
     "epochs": "passes over the rows",
-    "share": "share of the forget rows that were trained on; for others, share of the subjects; for benign, number of "
-    "retained rows as a share of the forget rows",
+    "share": "share of the forget rows that were trained on; for the attack others, share of the subjects; for "
+    "benign, number of retained rows as a share of the forget rows",
     "lora_rank": "rank of the adapters; 0 if all weights were trained",
-    "before": "the metric before the attack; for others, this column and the next two are means over the subjects that "
-    "were not trained on",
+    "before": "the metric before the attack; for the attack others, this column and the next two are means over the "
+    "subjects that were not trained on",
     "after": "the metric after the attack",
     "back": "how much came back: after - before, with the sign chosen so that positive means more knowledge",
     "back_untrained": "back, on the rows that were not trained on; NaN if all rows were",
@@ -365,8 +365,8 @@ class _Attack:
             raise ConfigError(f"no retained rows were given (--retain-data): the attack {needing[0]} needs them.")
         if "others" in kinds and not 0 < len(self._half) < len(self.data.forget):
             raise ConfigError(
-                "others needs at least two subjects: half of them are relearned, and questions are asked about the "
-                "other half."
+                "the attack others needs at least two subjects: half of them are relearned, and questions are asked "
+                "about the other half."
             )
 
     @cached_property
