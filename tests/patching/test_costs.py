@@ -33,7 +33,7 @@ def test_a_slow_product_is_not_waited_for_eight_times(seconds, times, monkeypatc
     ticks = (0.5 * seconds * (n + n % 2) for n in range(16))  # a product takes so long, and nothing in between
     told = []
     monkeypatch.setattr(_costs.time, "perf_counter", lambda: told.append(next(ticks)) or told[-1])
-    assert _costs.product_rate("float32", "cpu") == pytest.approx(2 * 512**3 / seconds)
+    assert _costs.product_rate.__wrapped__("float32", "cpu") == pytest.approx(2 * 512**3 / seconds)
     assert len(told) == 2 * times
 
 

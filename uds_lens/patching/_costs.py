@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,7 @@ PAIR = 25
 multiplications, because scores are written and read several times."""
 
 
+@cache
 def product_rate(dtype: str, device: str) -> float:
     """Measure a device's speed on block-like matrix products, in operations per second (two per multiply-add)."""
     n = 512
