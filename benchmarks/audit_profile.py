@@ -33,8 +33,8 @@ class Products(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count an operation, and run it."""
         if func in PRODUCTS:
-            places = [(tuple(each.shape), each.stride()) for each in args]
-            self.found[(func, *places)] += 1
+            key = (func, *((tuple(each.shape), each.stride()) for each in args))
+            self.found[key] += 1
         return func(*args, **(kwargs or {}))
 
     def run(self) -> None:

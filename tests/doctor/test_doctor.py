@@ -163,7 +163,7 @@ def test_models_with_other_prompts_are_named(tmp_path: Path) -> None:
     assert [each.verdict for each in findings] == ["ok", "note"]
     assert findings[0].found == "raw (as the checkpoint's record says)"
     assert "unlearned" in findings[1].found and "was trained with the chat template" in findings[1].found
-    assert findings[1].found.endswith("--protocol chat uses the prompts of its training.")
+    assert findings[1].found.endswith("--protocol chat uses its training prompts.")
 
 
 def test_inputs_that_will_not_do(tmp_path: Path, trio) -> None:
