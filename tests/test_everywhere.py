@@ -113,7 +113,7 @@ def small(trio, tmp_path_factory):
 @pytest.mark.parametrize("room", [*(room for room in RENDERED if room != "alternates"), "streamed"])
 def test_a_token_beyond_the_embedding_is_named_with_its_question(room, small):
     streamed = RunOptions(device="cpu", progress=False, stream=True)
-    with pytest.raises(ModelError, match=r"token \d+ of '.*\?' is beyond its embedding of 30 rows"):
+    with pytest.raises(ModelError, match=r"token \d+ of '.*\?' is beyond the model's embedding of 30 rows"):
         if room == "streamed":
             ul.DepthAudit.run(*small, FEW, options=streamed)
         else:

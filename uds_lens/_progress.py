@@ -45,7 +45,7 @@ def tell(message: str) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress log records inside the `with` block: a small step in a task that logs its own progress."""
+    """Suppress log records inside the `with` block, for a small step in a task that logs its own progress."""
     token = _quiet.set(True)
     try:
         yield
@@ -66,7 +66,7 @@ def about(what: str) -> Iterator[None]:
 def progress(
     iterable: Iterable[T], *, desc: str, total: int | None = None, unit: str = "it", enabled: bool | None = None
 ) -> Iterator[T]:
-    """Iterate with a tqdm bar on standard error, or with occasional log records if that is not a terminal.
+    """Iterate with a tqdm bar on standard error, or with occasional log records outside a terminal.
 
     Args:
         iterable: What to iterate over.

@@ -33,11 +33,11 @@ HookSite: TypeAlias = Literal["resid_pre", "resid_post", "resid_mid", "attn_out"
 """Where states can be read and patched outside audits, which includes the input of a block and its attention heads."""
 
 Scope: TypeAlias = Literal["entity", "boundary", "answer", "all"]
-"""Which positions are patched. The scored positions are always those of the entity."""
+"""Which positions are patched. The scope does not change which positions are scored."""
 
 MapPosition: TypeAlias = Literal["entity", "subject", "prompt", "all"]
-"""Positions patched for a map: the entity (as for a score), all mentions of the subject, all before the entity, or
-all."""
+"""Positions patched for a map: the entity (as for a score), all mentions of the subject, all positions before the
+entity, or all positions."""
 
 LastLayer: TypeAlias = Literal["resid_post", "post_norm"]
 """State used for the last layer: the residual stream, or (as in the paper's script) its value after the final norm."""

@@ -54,7 +54,7 @@ class Setting:
     """The value to show, or `...` for any value; by default, only the name is shown."""
 
     of: str | None = None
-    """The class it belongs to, if the message should name it."""
+    """The class that the setting belongs to, if the message should name the class."""
 
     @property
     def has_value(self) -> bool:

@@ -44,7 +44,7 @@ def test_zeroed_blocks_are_patched_in_as_zeros(trio, kind):
 def test_a_hook_that_changes_nothing_changes_no_number(trio, audited):
     paths, seen = trio("llama"), []
     full = hooked(paths.full, 1, lambda m, a, out: seen.append(tuple(out.shape)), part="mlp")
-    with pytest.warns(UdsLensWarning, match="has user hooks or a patched forward: it is run as it is"):
+    with pytest.warns(UdsLensWarning, match="has user hooks or a patched forward, so it is run"):
         audit = DepthAudit.run(full, paths.retain, paths.unlearned, EXAMPLES, options=AUTO)
     assert audit.provenance["engine"] == "naive"
     torch.testing.assert_close(audit.s2_delta, audited("llama").s2_delta, atol=1e-5, rtol=0)

@@ -153,7 +153,7 @@ def test_layers_that_were_not_changed_cost_exactly_nothing_however_full_comes(tr
     told: object = nullcontext()
     if what == "hooked":
         full.model.layers[0].register_forward_hook(lambda m, a, out: None)
-        told = pytest.warns(UdsLensWarning, match="it is run as it is, with the naive engine")
+        told = pytest.warns(UdsLensWarning, match="so it is run with the naive engine")
     options = RunOptions(device="cpu", engine="naive" if what == "naive" else "auto")
     with told:
         half = AuditConfig(dtype="bfloat16")

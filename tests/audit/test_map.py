@@ -176,5 +176,5 @@ def test_a_token_without_an_embedding_is_named():
     model, tokenizer = load_plain(WORLD.full)
     model.resize_token_embeddings(40)
     live = HookedModel(model, tokenizer, name="short", owned=False)
-    with pytest.raises(ModelError, match=r"'short': token .* beyond its embedding"):
+    with pytest.raises(ModelError, match=r"'short': token .* beyond the model's embedding"):
         mapped(live, live, rows=ROWS[1:3], sites=["mlp_out"])

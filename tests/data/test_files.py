@@ -72,14 +72,14 @@ def test_columns_of_a_parquet_file_that_nobody_needs_are_not_read(tmp_path, monk
     monkeypatch.setattr(parquet, "MOST_BYTES", 1_000_000)  # the unused column unpacks to 60 MB
     assert len(read_rows(path, columns={"question", "answer"})) == count
     assert len(load_examples(path)) == count, "what reads examples says which columns it needs"
-    with pytest.raises(DataError, match=r"a\.parquet: its columns need more than .* Split the file"):
+    with pytest.raises(DataError, match=r"a\.parquet: the columns need more than .* Split the file"):
         read_rows(path)
     monkeypatch.setattr(parquet, "MOST_ROWS", count - 1)
     with pytest.raises(DataError, match=r"a\.parquet: .* more than 2999 rows. Split the file"):
         read_rows(path, columns={"question"})
     monkeypatch.setattr(parquet, "MOST_ROWS", count)
     monkeypatch.setattr(parquet, "MOST_BYTES", 10_000)
-    with pytest.raises(DataError, match=r"a\.parquet: its columns need more than .* Split the file"):
+    with pytest.raises(DataError, match=r"a\.parquet: the columns need more than .* Split the file"):
         read_rows(path, columns={"question"})
 
 

@@ -100,11 +100,13 @@ def test_a_missing_tokenizer_is_borrowed_with_a_warning(trio, copy_of):
     for file in [*folder.glob("tokenizer*"), *folder.glob("chat_template*")]:
         file.unlink()
     forget_warnings()
-    with pytest.warns(UdsLensWarning, match=r"no tokenizer for unlearned '.*copy': using that of full, unchecked"):
+    with pytest.warns(
+        UdsLensWarning, match=r"no tokenizer for unlearned '.*copy': using the tokenizer of full without a check"
+    ):
         tokenizer = check_compatible(infos(trio, folder))
     assert tokenizer.vocab_size == 200
     forget_warnings()
-    with pytest.warns(UdsLensWarning, match="using that of retain"):
+    with pytest.warns(UdsLensWarning, match="using the tokenizer of retain"):
         check_compatible({"full": read_checkpoint_info(folder), "retain": read_checkpoint_info(trio("llama").retain)})
     forget_warnings()
     with pytest.raises(ModelError, match=r"none of the checkpoints has a tokenizer: save one next to the weights"):

@@ -73,7 +73,7 @@ def hooked(change):
 def test_rows_that_change_each_other_run_one_at_a_time(all_tried, trio, opened):
     model = hooked(lambda states: states + states.mean((0, 1), keepdim=True))
     model.tokenizer = opened("llama").tokenizer
-    with pytest.warns(UdsLensWarning, match=r"So does padding on the right .*one at a time, which is slower"):
+    with pytest.warns(UdsLensWarning, match=r"Padding on the right changes them by .*one at a time, which is slower"):
         assert row_layout(model).side is None
     rows = encode(EXAMPLES[:4], model.tokenizer).rows
     together = score_answers(model, rows, show=False)

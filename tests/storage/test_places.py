@@ -45,7 +45,9 @@ FOREIGN = [
 @pytest.mark.parametrize("content", FOREIGN)
 def test_foreign_files_are_refused(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(ResultFormatError, match="not written by uds_lens, or has changed since: choose another name"):
+    with pytest.raises(
+        ResultFormatError, match="not written by uds_lens, or was changed afterwards: choose another name"
+    ):
         check_writable(tmp_path / "a", directory=False)
     with pytest.raises(ResultFormatError, match="exists and is not a saved result"):
         check_writable(tmp_path / "a", directory=True)
@@ -93,7 +95,7 @@ def test_a_table_is_known_by_the_mark_beside_it(tmp_path, name, monkeypatch):
     ):
         atomic_write_marked(place, "model,uds\n")
         spoil()
-        with pytest.raises(ResultFormatError, match="was not written by uds_lens, or has changed since"):
+        with pytest.raises(ResultFormatError, match="was not written by uds_lens, or was changed afterwards"):
             check_writable(place, directory=False)
 
     atomic_write_marked(place, "old")

@@ -1,4 +1,4 @@
-"""Code that depends on private or unstable parts of other libraries: one file per library, one small function per part.
+"""Code that depends on private or unstable internals of other libraries: one file per library, in small functions.
 
-No other module uses such parts. `tests/compat` tests each function, so a breaking upgrade fails there first.
+No other module uses such internals. `tests/compat` tests each function, so a breaking upgrade fails there first.
 """

@@ -21,8 +21,8 @@ _KERNEL = "Failed to load CPU gemm_4bit_forward"
 def no_hub_kernels() -> Iterator[None]:
     """Keep bitsandbytes from downloading and running kernels from the Hub, and silence its warning about them.
 
-    If the package `kernels` is installed, bitsandbytes would do so on import, or in the first forward pass on a Mac. To
-    allow the download, import bitsandbytes first.
+    If the package `kernels` is installed, bitsandbytes would download them on import, or in the first forward pass on a
+    Mac. To allow the download, import bitsandbytes before calling this library.
     """
 
     def wanted(record: logging.LogRecord) -> bool:

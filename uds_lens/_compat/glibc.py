@@ -9,7 +9,7 @@ from typing import Any
 
 
 def give_back_memory() -> None:
-    """Return freed memory to the system, even from the middle of the heap. Does nothing with other C libraries."""
+    """Return freed memory to the system, even from the middle of the heap. This does nothing with other C libraries."""
     if (trim := _trim()) is not None:
         trim(0)
 

@@ -16,7 +16,7 @@ _PATIENCE = 5.0  # seconds to wait for a connection to the Hub or its proxy
 
 @cache
 def is_reachable() -> bool:
-    """Return whether the Hub can be reached; tried once per process."""
+    """Return whether the Hub can be reached, which is tested only once per process."""
     from huggingface_hub import constants
 
     address = urlsplit(constants.ENDPOINT)
@@ -41,7 +41,7 @@ def is_reachable() -> bool:
 
 @contextmanager
 def asking_the_hub() -> Iterator[None]:
-    """Switch to offline mode if the Hub cannot be reached, so that downloaded files are used without retries."""
+    """Switch to offline mode if the Hub cannot be reached, so that downloaded files are used without waiting for it."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE or is_reachable():

@@ -45,8 +45,8 @@ def merge_adapters(model: Any) -> Any:
     plain = model.merge_and_unload()
     if (left := next((name for name, module in plain.named_modules() if is_adapted(module)), None)) is not None:
         raise ModelError(
-            f"PEFT cannot merge all adapters: {left!r} has two, and PEFT merges only one (trainable tokens next to "
-            "another adapter, for example). Use the model without merging, or train one adapter per weight."
+            f"PEFT cannot merge all adapters: {left!r} has two, and PEFT merges only one of them (trainable tokens "
+            "next to another adapter, for example). Use the model without merging, or train one adapter per weight."
         )
     return plain
 
@@ -91,7 +91,7 @@ def save_adapter(model: Any, folder: Path, *, base: str, dtype: torch.dtype) -> 
 def quiet_wrapping() -> Iterator[None]:
     """Silence PEFT warnings that do not concern the user.
 
-    They concern an old name in transformers (`is_gradient_checkpointing`), tied weights (which `merge_adapters`
+    The warnings concern an old name in transformers (`is_gradient_checkpointing`), tied weights (which `merge_adapters`
     handles), and embeddings that are saved together with their adapter during training.
     """
     with warnings.catch_warnings():
@@ -121,7 +121,7 @@ def model_inside(wrapper: Any) -> Any | None:
 
 
 def adapter_state(module: object) -> str:
-    """Describe the state of an adapter layer other than its weights: active and merged adapters, and scales."""
+    """Describe the state of an adapter layer apart from the weights: active and merged adapters, and scales."""
     if not type(module).__module__.startswith("peft."):
         return ""
     names = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")

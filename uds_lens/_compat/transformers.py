@@ -75,7 +75,7 @@ def is_offline() -> bool:
 
 
 def downloaded(name: str, revision: str | None = None) -> str | None:
-    """Return a model's directory in the Hub cache, without network access; None if it is not there."""
+    """Return a model's directory in the Hub cache, without network access; None if the model is not cached."""
     from transformers.utils.hub import try_to_load_from_cache
 
     config = try_to_load_from_cache(name, "config.json", revision=revision)
@@ -144,8 +144,8 @@ def keeps_plain_keys(cache: Any) -> bool:
 def keep_cached_rows(cache: Any, rows: Tensor) -> None:
     """Select rows of a cache in place, in the given order; rows may be repeated.
 
-    Linear layers have no `batch_select_indices`, and in layers that combine linear and full attention it leaves the
-    linear states unchanged. `reorder_cache` selects rows in all of a layer's tensors.
+    Linear layers have no `batch_select_indices`, and in layers that combine linear and full attention this method
+    leaves the linear states unchanged. `reorder_cache` selects rows in all of a layer's tensors.
     """
     if any(hasattr(layer, "conv_states") for layer in cache.layers):
         cache.reorder_cache(rows)
@@ -290,7 +290,8 @@ def forget_quantisation(model: Any) -> None:
 def gguf_tensors_left_out(model: Any, architecture: str, tensors: Iterable[str]) -> list[str]:
     """List the block tensors of a GGUF file that transformers' reader silently drops.
 
-    Experts are matched by separate patterns, and the rotary frequencies stored in early files are recomputed.
+    Two kinds of unmatched tensors are not dropped, and not listed: the reader handles experts separately, and
+    recomputes the rotary frequencies stored in early files.
     """
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 

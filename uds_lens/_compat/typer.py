@@ -64,7 +64,7 @@ class PlainCommand(TyperCommand):
             formatter.write_text(f"{count} more with {ctx.command_path} {HELP_ALL}: {names}.".replace("-", _UNBROKEN))
 
     def _also_missing(self, given: set[str], error: Any) -> str:
-        """List the other missing options as well; only errors about missing options have no message."""
+        """List the other missing options, for an error without a message, which is always about a missing option."""
         required = [p for p in self.params if p.required and p.opts[0].startswith("-") and p is not error.param]
         missing = [p.opts[0] for p in required if not given & set(p.opts)]
         return f"Also missing: {', '.join(missing)}." if missing else ""

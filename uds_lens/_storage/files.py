@@ -104,8 +104,8 @@ def check_writable(
         ours = file_format is not None if format else bool(_PAGE.match(_head(place)))
         if not (ours or overwrite or is_marked(place)):
             raise ResultFormatError(
-                f"{_short(place)} exists and was not written by uds_lens, or has changed since: choose another name, "
-                "or remove it."
+                f"{_short(place)} exists and was not written by uds_lens, or was changed afterwards: choose another "
+                "name, or remove the file."
             )
     if format is not None and file_format not in (None, format):
         kind = str(file_format).removeprefix("uds_lens.")
@@ -303,7 +303,7 @@ def remove_inside(folder: Path, place: Path) -> None:
 
 
 class SpillFolder:
-    """A temporary directory, removed with this object or after a `with` block, as are those of dead processes."""
+    """A temporary directory, removed with this object, after a `with` block, or by a later process if this one dies."""
 
     path: Path  # the directory
 

@@ -9,10 +9,11 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 
 def hold(file: Path, *, timeout: float) -> BaseFileLock | None:
-    """Acquire a lock, held until it is released or this process dies; return None if that takes longer than `timeout`.
+    """Acquire a lock, held until it is released or this process dies; return None after `timeout`.
 
     On file systems without locks (some Lustre, FUSE and Drive mounts), a file `soft.NAME` that contains host name and
-    process id is used instead. Only processes on the same host can then detect that its holder has died.
+    process id is used instead. Only processes on the same host can then detect that the process holding the lock has
+    died.
     """
     lock: BaseFileLock = FileLock(file, thread_local=False)
     while True:

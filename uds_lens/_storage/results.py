@@ -46,7 +46,7 @@ Row: TypeAlias = Mapping[str, Any]  # of a table
 class Kind:
     """A kind of result: its tables, and the classes that validate its contents."""
 
-    name: str  # usually that of its public class
+    name: str  # usually the name of its public class
     settings: Any = dict
     values: Any = dict  # plain values in addition to models, settings and provenance
     model: Any = dict  # the record of a model
@@ -71,7 +71,7 @@ class Result:
     tensors: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, Sequence[Row]] = field(default_factory=dict)
     cautions: Sequence[str] = ()  # for people who read the file; not read back
-    summary: Any = None  # likewise
+    summary: Any = None  # also for people; not read back
     where: str = ""  # where it was read from, for error messages
 
     def save(self, path: Place) -> None:
@@ -102,7 +102,7 @@ class Result:
 
     @classmethod
     def load(cls, path: Place, kind: Kind) -> Result:
-        """Read a result. If it is being overwritten, either the old or the new version is read, never a mixture.
+        """Read a result. During an overwrite, either the old or the new version is read, never a mixture.
 
         Raises:
             ResultFormatError: A file is missing, altered, of another kind or version, or has invalid contents.

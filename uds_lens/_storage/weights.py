@@ -28,7 +28,7 @@ def weight_files(folder: Path, name: str, *, named: object = None, of_adapter: b
     Args:
         folder: Its directory.
         name: The checkpoint's name in error messages.
-        named: Weight file named in its config, used instead of the usual names.
+        named: Weight file that the config names, read instead of a file with one of the usual names.
         of_adapter: Whether the checkpoint is a PEFT adapter.
 
     Raises:

@@ -68,8 +68,8 @@ class Baseline(Stage1):
 
         Args:
             full: The model that was trained on everything.
-            retain: A model that never saw the forget set, or a list of such models with different seeds. S1 is averaged
-                over a list, and every audit has a score against each model. None with
+            retain: A model that never saw the forget set, or a list of such models with different seeds. With a list,
+                S1 is averaged over the models, and every audit has a score against each of them. None with
                 `AuditConfig(stand_in="counterfactual")`.
             examples: The forget set: examples, rows, or anything that `uds_lens.load_examples` reads.
             control: Facts that `full` and `retain` both know, in the same formats as `examples`; None for no control.
@@ -109,7 +109,7 @@ class Baseline(Stage1):
         return digest(parts)
 
     def audit(self, unlearned: ModelSource, *, options: RunOptions | None = None) -> DepthAudit:
-        """Measure stage 2 of one model.
+        """Run stage 2 for one model.
 
         Args:
             unlearned: `full` after unlearning.
@@ -125,7 +125,7 @@ class Baseline(Stage1):
         return self.audit_all([unlearned], options=options)[0]
 
     def audit_all(self, models: Sequence[ModelSource], *, options: RunOptions | None = None) -> list[DepthAudit]:
-        """Measure stage 2 of several models; `full` is opened and recorded once for all of them.
+        """Run stage 2 for several models; `full` is opened and recorded once for all of them.
 
         One model is in memory at a time. The states of every model (examples x layers x tokens x d_model numbers) are
         kept until `full` is opened; what exceeds `RunOptions.memory_gib` is written to temporary files.
@@ -150,7 +150,7 @@ class Baseline(Stage1):
     def recorded(
         self, *, models: Sequence[ModelSource] = (), options: RunOptions | None = None
     ) -> Iterator[RecordedBaseline]:
-        """Keep `full` open and recorded for many audits: the least work per model, but two models in memory.
+        """Keep `full` open and recorded for many audits, which saves work per model but keeps two models in memory.
 
         Args:
             models: Live models that will be measured; batches are then made to suit them as well.
@@ -310,7 +310,7 @@ class RecordedBaseline:
     """How it is run."""
 
     def audit(self, unlearned: ModelSource) -> DepthAudit:
-        """Measure stage 2 of one model: read its states, and patch them into `full`.
+        """Run stage 2 for one model: read its states, and patch them into `full`.
 
         Raises:
             IncompatibleModelsError: The model does not match `full`.
@@ -336,7 +336,7 @@ def baseline_of(
     *,
     full: ModelSource,
 ) -> Baseline:
-    """Build the baseline from the results of stage 1; `scores` start with those of the retain models."""
+    """Build the baseline from the results of stage 1; `scores` starts with the scores of the retain models."""
     plan, config = target.plan, target.config
     n, rows = len(plan.encoded.rows), plan.encoded.rows
     by_retain = tuple(

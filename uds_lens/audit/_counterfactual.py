@@ -41,7 +41,7 @@ def with_draws(
 def _read_draws(
     full: ModelSource, plan: Plan, *, config: AuditConfig, options: RunOptions, share: int
 ) -> list[SourceStates]:
-    """Read `full` on all counterfactuals; rows with fewer draws than others repeat theirs."""
+    """Read `full` on all counterfactuals; a row with fewer draws than other rows repeats its draws."""
     counterfactual = plan.counterfactual
     assert counterfactual is not None
     of = partial(read_source, full, counterfactual.plan, config=config, options=options, share=share)

@@ -65,8 +65,8 @@ def forget_set(examples: ExampleSource | Iterable[ForgetExample | Mapping[str, A
     if not any((example.entity or "").strip() for example in rows):
         raise DataError(
             f"none of the {len(rows)} examples has an `entity`, the words of the answer that carry the knowledge, so "
-            "nothing can be measured. Use data that has them (TOFU's forget10: jaeunglee/uds-annotated-tofu on the "
-            "Hub), mark them (uds-lens annotate, or ul.annotate), or add a column `entity`."
+            "nothing can be measured. Use data with entities (TOFU's forget10: jaeunglee/uds-annotated-tofu on "
+            "the Hub), mark the entities (uds-lens annotate, or ul.annotate), or add a column `entity`."
         )
     if config.limit is None or config.limit >= len(rows):
         return ForgetSet(rows, None)
@@ -151,7 +151,7 @@ def retain_sources(retain: RetainSource | None, config: AuditConfig) -> list[Sou
     if retain is None:
         raise ConfigError(
             Setting("retain"),
-            " is missing: a model that never saw the forget set. If there is none, use ",
+            " is missing: a model that never saw the forget set. If there is no such model, use ",
             Setting("stand_in", "counterfactual"),
             ", or ul.audit.depth_map for the plain loss by layer (S2), which is not a score.",
         )
@@ -164,10 +164,10 @@ class Plan:
 
     encoded: Encoded  # the forget set: encoded and skipped rows
     batches: list[list[int]]  # row indices of each batch
-    tokenizer: Any  # that of all models; its padding token is masked everywhere
+    tokenizer: Any  # shared by all models; its padding token is masked everywhere
     control: Encoded | None = None  # control facts: encoded and skipped rows; None without a control
     protocol: Protocol = "raw"  # how the prompts were written
-    prompts: str = "raw"  # the same in words, including the text that a chat template puts before each question
+    prompts: str = "raw"  # the protocol in words, including the text that a chat template puts before each question
     opened: tuple[str, str] | None = (
         None  # how the chat template starts a generated and a given answer, if these differ
     )
@@ -218,7 +218,7 @@ class Plan:
         return row_layout(model).split(self.batches, self.lengths)
 
     def batch_to_try(self, model: HookedModel, rows: Sequence[int]) -> TokenBatch:
-        """Make a batch of the given rows, leaving out those that cannot be batched with the first."""
+        """Make a batch of the given rows, leaving out rows that cannot be batched with the first row."""
         layout = row_layout(model)
         return self.batch_of(layout.split([rows], self.lengths)[0], layout.padding_side)
 

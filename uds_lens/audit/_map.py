@@ -82,8 +82,8 @@ class DepthMap:
     position (because it does not name its subject), and after the last token of a shorter entity."""
 
     config: AuditConfig
-    """Settings of the measurement. Site and scope do not apply (see `cells`), and the last layer is patched in its
-    residual stream."""
+    """Settings of the measurement. Its `site` and `scope` are not used (see `cells`), and the last layer is patched in
+    its residual stream."""
 
     @cached_property
     def lost(self) -> Float[Tensor, "example layer cell"]:
@@ -259,7 +259,7 @@ def depth_map(
 
     Raises:
         IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
-        ConfigError: A site or position is not among those above.
+        ConfigError: A site or position is not one of the choices above.
         DataError: No examples.
         ModelError: A model produces NaN, or has no embedding for a token.
 
@@ -278,7 +278,7 @@ def depth_map(
         check_choice("positions", position, MapPosition)
     config = replace(as_settings(AuditConfig, config, name="config"), last_layer="resid_post")
     options = replace(as_settings(RunOptions, options, name="options"), stream=False)
-    # The settings for sites inside a block, with all positions in the window, make the plan pad its rows.
+    # A site inside a block makes the plan pad its rows, and scope "all" puts all positions into the window.
     whole = replace(config, scope="all", site="mlp_out", stand_in=None, counterfactual="no_question", draws=3)
     chosen = forget_set(examples, config).examples
     plan = make_plan({"full": full, "source": source}, chosen, config=whole, options=options)

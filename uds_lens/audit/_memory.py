@@ -148,7 +148,7 @@ def estimate_memory(
     """
     text = config.get_text_config()
     size = torch.empty(0, dtype=getattr(torch, dtype)).element_size()
-    sizes = weight_sizes(config, size, trust_remote_code)  # first, because its error says what a model must have
+    sizes = weight_sizes(config, size, trust_remote_code)  # called first, because its error says what a model must have
     width, layers = int(text.hidden_size), int(text.num_hidden_layers)
     heads = largest_entry(text, "num_attention_heads") or max(1, width // 64)
     keys = 2 * (largest_entry(text, "head_dim") or width // heads)
@@ -285,7 +285,7 @@ def settled(
     streamed = memory_of_audit(full, plan, streamed=True, **sizes)
     if streamed is not None and estimate is not None:
         if not streamed.fits:
-            estimate.require(f"Even if read one block at a time, it {streamed}. ")
+            estimate.require(f"Even with models read one block at a time, the audit {streamed}. ")
         weights = f"{streamed.in_files / GIB:.1f} GiB"
         warn_once(
             f"the audit {estimate}: models are read one block at a time, which takes about {streamed.total / GIB:.2f} "
@@ -312,7 +312,7 @@ def _times(estimate: MemoryEstimate) -> str:
 def _why_not(full: ModelSource, config: AuditConfig, options: RunOptions, keep: bool) -> str | None:
     """Return the reason why an audit cannot be streamed; None if it can."""
     if keep:
-        return "it must stay open, with its activations recorded, for several models"
+        return "the model must stay open, with its activations recorded, for several models"
     if config.site != "resid_post":
         return f"{config.site!r} is inside a block, where TransformerLens patches whole models"
     if options.engine == "naive":

@@ -31,7 +31,7 @@ def limit_for(
     all earlier ones together. For a published score, use all rows.
 
     Args:
-        full: As in `DepthAudit.run`, like `retain`, `unlearned`, `examples` and `options`.
+        full: The model that was trained on everything.
         retain: The model that never saw the forget set.
         unlearned: The unlearned model to audit.
         examples: The forget set.

@@ -192,7 +192,7 @@ def audit_places(out: Path, names: Sequence[str]) -> dict[str, Path]:
     if len(names) > 1:
         if is_audit(out):
             raise ConfigError(
-                f"{str(out)!r} contains a single audit, but several need their own directory: choose another one."
+                f"{str(out)!r} contains a single audit, but several audits need a new directory: choose another path."
             )
         return {name: out / name for name in names}
     if not is_audit(out) and audits_in(out, depth=1):

@@ -61,7 +61,7 @@ class _MeasureAgain(Exception):  # noqa: N818 - a signal, not an error
 def read_sources(
     sources: Sequence[Source], plan: Plan, *, config: AuditConfig, options: RunOptions
 ) -> list[SourceStates]:
-    """Read all sources, opening one at a time; if the fast engine fails on one, reread all with the plain engine."""
+    """Read all sources, opening one at a time; if the fast engine fails on any, reread all with the plain engine."""
     share = len(sources) + (plan.counterfactual is not None)
     if options.stream is True:  # checked first, so that no source is rejected after others have been read
         require_streamable([source.model for source in sources], options)
@@ -188,7 +188,7 @@ def runs_packed(model: HookedModel, plan: Plan) -> bool:
         warn_once(
             f"{model.name!r} has hooks or is a Bridge, so it runs on padded rows, while the other models of this "
             "audit run on packed ones: layers whose weights equal those of `full` may differ by rounding, instead of "
-            "giving exactly 0. Pass it in the same call as the other models.",
+            "giving exactly 0. Pass this model in the same call as the other models.",
             key=f"padded {model.name} {model.fingerprint}",
         )
         return False

@@ -21,7 +21,7 @@ from uds_lens.results._records import ModelRecord
 
 
 class StateStore:
-    """States by row, each cut to its own window. Those beyond a memory budget are written to safetensors files.
+    """States by row, each cut to its own window. States that exceed a memory budget are written to safetensors files.
 
     The files are in a temporary directory that is removed with the store, or by the next run if this one is killed.
     With `kept_in`, all rows are written to that directory instead, which is not removed.

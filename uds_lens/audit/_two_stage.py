@@ -82,7 +82,7 @@ def measure_stages(
 
 
 def _mean_logprobs(retains: Sequence[SourceStates], plan: Plan) -> Float[Tensor, "row"]:
-    """Average the entities' log-probabilities under the retain models themselves (or `full` on counterfactuals)."""
+    """Average the entities' log-probabilities under the retain models themselves (or `full` with counterfactuals)."""
     own = torch.stack([source.logprobs for source in retains if source.logprobs is not None])
     return mean_stage_1(own[..., None], range(len(plan.rows)), plan)[:, 0]
 
@@ -104,7 +104,7 @@ def _require_all_layers(options: RunOptions) -> None:
 
 
 def measure_stage_2(baseline: Baseline, sources: Sequence[SourceStates], target: Target) -> list[DepthAudit]:
-    """Measure stage 2 of unlearned models from their states; `target` must be the `full` of stage 1."""
+    """Run stage 2 for unlearned models, given their states; `target` must be the `full` of stage 1."""
     retains = {record.fingerprint for role, record in baseline.roles.items() if role != "full"}
     new = [source for source in sources if source.record.fingerprint not in retains]
     expected = baseline.models["full"].fingerprint
@@ -145,8 +145,8 @@ def patch_sources(
         target: `full`.
         sources: The states to patch in.
         knowledge: The layers to measure for each example; None for all.
-        n_stage_1: Number of leading sources that are measured at all layers. The remaining sources are measured only
-            where the leading ones find knowledge.
+        n_stage_1: Number of leading sources that are measured at all layers. The remaining sources are measured only at
+            layers where the leading sources find knowledge.
 
     Returns:
         Mean log-probability of the entity's tokens under `full` (nats per token), and the scores of each source.

@@ -30,7 +30,7 @@ OPTIONAL = (
     *(f"{name} (or {alias})" for name, alias in _LISTS.values()),
 )
 KNOWN = frozenset((*REQUIRED, *_TEXTS, *(alias for aliases in _LISTS.values() for alias in aliases)))
-"""All columns that are read; any others are ignored."""
+"""All columns that are read; other columns are ignored."""
 
 Cells: TypeAlias = Literal["typed", "text", "csv"]
 

@@ -97,9 +97,9 @@ tokenizer's template.
 - `open_unlearning_gemma`: the same for Gemma-7b-it, without a system prompt; its template includes no date.
 - `paper_pools`: the UDS paper's output metrics on its two pools, and the ROUGE of its 150 unlearned models.
 - `paper_scores`: memorization, privacy and utility of these 150 models, used for ranking the methods.
-- `paper_perturbed`: models after quantisation or relearning, and the retain model's values before. The date was that of
-the run, which the released files do not record; here it is `CHAT_DATE`. (The date changed the retain model's values by
-at most 0.0014.)
+- `paper_perturbed`: models after quantisation or relearning, and the retain model before these changes. The paper used
+the date of each run, which the released files do not record; here it is `CHAT_DATE`. (The date changed the retain
+model's values by at most 0.0014.)
 
 The paper measured UDS, Logit Lens and Fisher on raw prompts, so they have no chat style."""
 
@@ -260,7 +260,7 @@ def space_added(example: ForgetExample) -> bool:
 
 
 def spaces_added(examples: Iterable[ForgetExample], rule: EntitySpace) -> list[str]:
-    """Return the ids of the examples for which `rule` adds a space before the entity that the answer lacks."""
+    """Return the ids of the examples for which `rule` adds a space (missing from the answer) before the entity."""
     return [example.id for example in examples if rule == "always" and space_added(example)]
 
 
@@ -277,7 +277,7 @@ def continuation_text(prompt: str, rest: str) -> str:
 
 
 def chosen_protocol(protocol: AnswerProtocol, tokenizer: Any, recorded: Protocol | None = None) -> Protocol:
-    """Return the protocol, where "auto" means that of the checkpoint's record, else "chat" if there is a template.
+    """Return the protocol; "auto" means the one in the checkpoint's record, else "chat" if there is a template.
 
     Args:
         protocol: The requested protocol.
@@ -338,8 +338,8 @@ def chat_opening(tokenizer: PreTrainedTokenizerBase, *, chat: ChatStyle | None =
 def two_openings(tokenizer: PreTrainedTokenizerBase, *, chat: ChatStyle | None = None) -> tuple[str, str] | None:
     """Return a template's generation prompt, and what it writes before a given answer; None if they are the same.
 
-    They differ for reasoning models: the generation prompt opens a thinking block, a given answer follows an empty one.
-    Trailing spaces are ignored.
+    They differ for reasoning models: the generation prompt opens a thinking block, a given answer follows an empty
+    thinking block. Trailing spaces are ignored.
     """
     turn = open_turn(tokenizer, [("user", _QUESTION)], chat=chat)
     asked, written = (text.rpartition(_QUESTION)[2].rstrip(" ") for text in (turn.asked, turn.head))
@@ -433,9 +433,9 @@ def _within_limit(rendering: Callable[[], str]) -> str:
     return written.result()
 
 
-# The assistant's turn. The templates of reasoning models begin an answer that is to be generated differently from a
-# given answer, and training uses given answers. Every prompt is therefore cut from the rendering of a conversation that
-# includes an answer.
+# The assistant's turn. The templates of reasoning models write different text before an answer to be generated than
+# before a given answer, and models are trained on given answers. Every prompt is therefore cut from the rendering of a
+# conversation that includes an answer.
 
 _MARK = "uds lens answer mark"
 
@@ -464,7 +464,7 @@ def open_turn(
     if not mark or (opening and end.endswith(opening) and not whole.startswith(asked)):
         raise DataError(
             f"the chat template of {_named(tokenizer)!r} opens another answer after each answer, or omits answers, "
-            "so it is unknown where answers begin and end: open one only `if add_generation_prompt`, or use ",
+            "so it is unknown where answers begin and end: open an answer only `if add_generation_prompt`, or use ",
             Setting("protocol", "raw"),
             ".",
         )

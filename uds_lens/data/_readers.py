@@ -60,8 +60,8 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except LargeTableError as error:
         raise DataError(
-            f"{place(path)}: its columns need more than {tables.MOST_BYTES >> 30} GiB once unpacked, or it has more "
-            f"than {tables.MOST_ROWS} rows. Split the file, or pass a list of rows."
+            f"{place(path)}: the columns need more than {tables.MOST_BYTES >> 30} GiB once unpacked, or the file "
+            f"has more than {tables.MOST_ROWS} rows. Split the file, or pass a list of rows."
         ) from error
     except Exception as error:  # Arrow's own errors, and ValueError or OverflowError for single cells
         cause = error.__cause__ or error
@@ -417,7 +417,7 @@ def sample_examples(
 
     Args:
         examples: All examples, or rows.
-        limit: Sample size. If there are no more examples than this, all are kept.
+        limit: Sample size. If there are at most `limit` examples, all are kept.
         seed: The same seed gives the same examples.
         sample: "random", or "first" for the first examples, which are not representative of a sorted file.
 

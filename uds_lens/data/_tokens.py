@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-_SANE_LENGTH = 1_000_000  # a tokenizer without a limit has a larger `model_max_length`
+_SANE_LENGTH = 1_000_000  # a `model_max_length` above this means that there is no limit
 
 
 def longest_of(tokenizer: PreTrainedTokenizerBase) -> int | None:
@@ -137,8 +137,8 @@ def encode(
     prompt token to y_T - 1; "all": 0 to y_T - 1. The entity's tokens are those whose characters overlap the entity.
 
     Prompt and continuation are tokenised together, as in training. A token that spans the boundary between them (as in
-    Chinese) belongs to the entity. They are tokenised separately, as in the UDS paper, if the prompt ends in whitespace
-    (a raw prompt with an empty prefix), and always with `entity_space="always"`.
+    Chinese) belongs to the entity. Prompt and continuation are tokenised separately, as in the UDS paper, if the prompt
+    ends in whitespace (a raw prompt with an empty prefix), and always with `entity_space="always"`.
 
     Args:
         examples: Examples or rows with an entity; others are reported as skipped.
@@ -148,8 +148,8 @@ def encode(
         scope: "entity", "boundary", "answer" or "all".
         chat: Style of chat prompts; None means `ChatStyle()`.
         entity_space: What separates prefix and entity; see `render`.
-        last_token: Whether rows include the entity's last token, which is only predicted. Needed for models whose
-            rotary frequencies depend on the length of the row.
+        last_token: Whether rows include the entity's last token, which is only predicted. This is needed for models
+            whose rotary frequencies depend on the length of the row.
 
     Returns:
         The rows and the skipped examples; each example is in one of the two lists.
@@ -477,8 +477,8 @@ def answer_ends(
     """Return the tokens that end a generated answer: the first token of a chat turn's end, and the end token.
 
     Returns:
-        At most two ids, that of the turn's end first. The turn's end is omitted if it is ordinary text, not a special
-        token.
+        At most two ids, starting with the end of the turn. The turn's end is omitted if it is ordinary text, not a
+        special token.
     """
     end = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
     if protocol == "raw":

@@ -243,7 +243,7 @@ class StreamedModel(HookedModel):
                     if coming is not None:
                         coming.cancel()
         finally:
-            for left in self._filled():  # if memory ran out in a block, the next attempt needs the space
+            for left in self._filled():  # if memory ran out in a block, the next attempt needs this memory
                 self._drop(left)
             self._rooms.clear()
 
@@ -281,7 +281,8 @@ class StreamedModel(HookedModel):
             return before
         digests = dict(self._digests)
         if (twice := self._stored_twice) is not None and self._head_as_embedding == digests[twice[1]]:
-            # They are equal, so a fully loaded model has one tensor for both, hashed under the name that sorts first.
+            # Head and embedding are equal, so a fully loaded model has one tensor for both, hashed under the name that
+            # sorts first.
             del digests[max(twice)]
         self._fingerprint = known_fingerprints[key] = fingerprint_of_digests(hf, digests)
         return self._fingerprint

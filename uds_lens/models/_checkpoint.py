@@ -266,7 +266,7 @@ def load_tokenizer(
     if changed:
         warn_once(
             f"transformers and tokenizer.json split texts differently for {os.fspath(source)!r} (class "
-            f"{type(tokenizer).__name__}): the file is used, as in PreTrainedTokenizerFast.from_pretrained."
+            f"{type(tokenizer).__name__}): tokenizer.json is used, as in PreTrainedTokenizerFast.from_pretrained."
         )
     return tokenizer
 
@@ -276,8 +276,8 @@ def require_known_quantisation(config: Any, name: str) -> None:
     if (method := unknown_quantisation(config)) is not None:
         how = f"by {method[:60]!r}, which transformers does not know" if method else "but not by which method"
         raise ModelError(
-            f"config.json of {name!r} says that its weights are quantised {how}: remove quantization_config if they "
-            "are not, or save the model unquantised."
+            f"config.json of {name!r} says that its weights are quantised {how}: remove quantization_config if the "
+            "weights are not quantised, or save the model unquantised."
         )
 
 
@@ -292,7 +292,7 @@ def require_packed(model: PreTrainedModel, name: str) -> None:
 
 def is_finite(weight: Tensor) -> bool:
     """Return whether a weight is free of NaN and infinity, from its sum."""
-    # torch sums bfloat16 in float32 by itself; asked to, it first converts each number, which takes 7 times as long
+    # torch already sums bfloat16 in float32; with a dtype, it first converts every number, which takes 7 times as long
     dtype = None if weight.dtype == torch.bfloat16 else torch.float32
     return bool(weight.sum(dtype=dtype).isfinite())
 
@@ -319,10 +319,10 @@ def load_weights(
 ) -> PreTrainedModel:
     """Load the model in evaluation mode, with every weight from the checkpoint; a PEFT adapter is merged into its base.
 
-    Without a `device_map` it is on the CPU (see `on_device`).
+    Without a `device_map`, the model is on the CPU (see `on_device`).
 
-    A checkpoint quantised by bitsandbytes stays quantised; its other weights have `dtype`. The base of an adapter is
-    dequantised, because an adapter cannot be merged exactly into quantised weights.
+    A checkpoint quantised by bitsandbytes stays quantised; its unquantised weights have `dtype`. The base of an adapter
+    is dequantised, because an adapter cannot be merged exactly into quantised weights.
     """
     from transformers import AutoModelForCausalLM
 
@@ -412,8 +412,8 @@ def _of_base(load: Callable[..., Any], source: Place, **options: Any) -> Any:
 def _dtype_of_base(source: Place, dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which an adapter's base is opened.
 
-    If the base is itself an adapter, it is opened in the dtype in which this adapter was trained on it, because merging
-    it in another dtype would give other weights.
+    If the base is itself an adapter, it is opened in the dtype that it had while this adapter was trained, because
+    merging it in another dtype would give other weights.
     """
     if not is_adapter(base_folder(source)):
         return dtype
@@ -436,7 +436,7 @@ def rounded_fingerprints(model: PreTrainedModel) -> dict[str, str]:
 
 
 def require_its_base(source: Place, base: PreTrainedModel) -> None:
-    """Check that an adapter's base has the fingerprint in the adapter's record, if there is one.
+    """Check that an adapter's base has the fingerprint in the adapter's record, if the record has one.
 
     A fingerprint depends on the dtype. If the base is opened in a different dtype than in training, the weights are
     compared in the lower of the two dtypes, provided that the record has a fingerprint for it.
@@ -458,8 +458,8 @@ def require_its_base(source: Place, base: PreTrainedModel) -> None:
     if actual != expected and former_fingerprint(base, dtype) != expected:
         raise ModelError(
             f"the adapter {os.fspath(source)!r} was trained on weights with fingerprint "
-            f"{str(expected)[:32]!r}, but its base {base_folder(source)!r} has {actual!r}: it is "
-            "another model, or has changed since. Restore the original base."
+            f"{str(expected)[:32]!r}, but its base {base_folder(source)!r} has {actual!r}: the "
+            "base is another model, or has changed since. Restore the original base."
         )
 
 
@@ -562,14 +562,16 @@ def keep_plain_format(model: Any, *, live: bool = False) -> None:
     """Keep bitsandbytes from repacking 4-bit weights if that would fail or change them.
 
     On a CPU, bitsandbytes may repack weights in the first forward pass, 32 rows at a time and block by block along each
-    row, without checking that the shape is divisible. Otherwise it multiplies with the dequantised weights. Reading the
-    state dict of a repacked model unpacks the weights inexactly, so a caller's weights are never repacked.
+    row, without checking that the shape is divisible. If it does not repack them, it multiplies with the dequantised
+    weights. Reading the state dict of a repacked model unpacks the weights inexactly, so a caller's weights are never
+    repacked.
     """
     for module in model.modules():
         if live and is_repacked(module):
             raise ModelError(
-                "this live 4-bit model has been run on the CPU, where bitsandbytes repacked its weights in place, and "
-                "they cannot be read back exactly: pass its directory, or load it again and do not run it before."
+                "this live 4-bit model has been run on the CPU, where bitsandbytes repacked its weights in place, so "
+                "that they cannot be read back exactly: pass the model's directory, or load the model again and do not "
+                "run it before the audit."
             )
         if may_repack(module) and (live or module.out_features % 32 or module.in_features % block_size(module)):
             never_repack(module)

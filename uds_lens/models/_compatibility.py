@@ -62,11 +62,11 @@ class CheckpointInfo:
     """The tokenizer, or None if the checkpoint has none."""
 
     protocol: Protocol | None
-    """The protocol of its training, if its record (`unlearning.json`, `relearning.json`) names it."""
+    """The protocol used in training, if the record of the training (`unlearning.json`, `relearning.json`) names one."""
 
     tokenizer_hash: str | None
-    """Hash of vocabulary, merges, normaliser and special tokens, but not of the chat template (that of `full` is
-    used)."""
+    """Hash of vocabulary, merges, normaliser and special tokens, but not of the chat template (the template of `full`
+    is used)."""
 
     storage: str | None = None
     """The types in which a GGUF file stores the weights; None for other checkpoints."""
@@ -104,7 +104,7 @@ def recorded_protocol(source: str | os.PathLike[str]) -> Protocol | None:
 def protocol_of(wanted: AnswerProtocol, infos: Mapping[str, CheckpointInfo], tokenizer: Any) -> Protocol:
     """Choose a protocol for several models: as requested, else from the first record that names it, else by tokenizer.
 
-    If it was chosen by default, a warning names the models that were trained with another protocol.
+    If the protocol was chosen by default, a warning names the models that were trained with another protocol.
     """
     chosen = chosen_protocol(wanted, tokenizer, deciding_record(infos))
     recorded = {role: info.protocol for role, info in infos.items() if info.protocol is not None}
@@ -112,8 +112,8 @@ def protocol_of(wanted: AnswerProtocol, infos: Mapping[str, CheckpointInfo], tok
         if wanted == "auto" and word != chosen:
             names = {"chat": "the chat template", "raw": "raw prompts"}
             warn_once(
-                f"{role} {infos[role].name!r} was trained with {names[word]}, but is run with {names[chosen]}: it may "
-                "seem to know less than it does. ",
+                f"{role} {infos[role].name!r} was trained with {names[word]}, but is run with {names[chosen]}: the "
+                "model may seem to know less than it does. ",
                 Setting("protocol", word),
                 " uses its training prompts.",
             )
@@ -170,7 +170,7 @@ def check_compatible(infos: Mapping[str, CheckpointInfo]) -> PreTrainedTokenizer
         )
     role, tokenizer = with_one[0]
     if without:
-        warn_once(f"no tokenizer for {', '.join(without)}: using that of {role}, unchecked.")
+        warn_once(f"no tokenizer for {', '.join(without)}: using the tokenizer of {role} without a check.")
     return tokenizer
 
 
@@ -181,8 +181,8 @@ def require_embedded(model: Any, inputs: Iterable[tuple[str, Sequence[int]]], *,
     for question, ids in inputs:
         if max(ids, default=0) >= size:
             raise ModelError(
-                f"{name[:100]!r}: token {max(ids)} of {question[:80]!r} is beyond its embedding of {size} rows. "
-                "Use the tokenizer it was trained with, or resize the embedding to match the tokenizer."
+                f"{name[:100]!r}: token {max(ids)} of {question[:80]!r} is beyond the model's embedding of {size} "
+                "rows. Use the model's own tokenizer, or resize the embedding to match the tokenizer."
             )
 
 

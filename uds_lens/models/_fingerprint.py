@@ -114,12 +114,12 @@ _CHUNK = 1 << 26
 def fingerprint(model: nn.Module) -> str:
     """Hash every parameter and saved buffer of a plain transformers model, and its config, with BLAKE3.
 
-    Tensors are hashed in parallel, each with its name, shape and dtype, and the hashes are combined in order of name;
+    Tensors are hashed in parallel, each with its name, shape and dtype, and the hashes are combined, sorted by name;
     tied weights are hashed once. The result does not depend on path, file layout or device, but it does depend on the
     dtype in which the weights were loaded.
 
     Args:
-        model: The model. If TransformerLens wraps it, the fingerprint is that of the model inside.
+        model: The model. If TransformerLens wraps the model, the model inside is hashed.
 
     Returns:
         32 hexadecimal digits.
@@ -142,8 +142,8 @@ def fingerprint(model: nn.Module) -> str:
 def hashing(model: nn.Module) -> Iterator[Future[str]]:
     """Hash a model like `fingerprint`, in threads, while the `with` block moves it to another device.
 
-    Weights are read from the device on which they were when the block began. The block must not change them; on exit,
-    it waits until all are hashed.
+    Weights are read from the device on which they were when the block began. The block must not change the weights; on
+    exit, the function waits until all of them are hashed.
     """
     weights = dict(named_weights(model))
     with ThreadPoolExecutor(max_workers=1) as thread:
@@ -184,7 +184,7 @@ def digests_of(weights: Mapping[str, Tensor]) -> dict[str, bytes]:
 
 
 def fingerprint_of_digests(model: nn.Module, digests: Mapping[str, bytes]) -> str:
-    """Combine the hashes of all weights, in order of name, with the hash of the config."""
+    """Combine the hashes of all weights, sorted by name, with the hash of the config."""
     config: Any = getattr(model, "config", None)
     start = b""
     if hasattr(config, "to_dict"):

@@ -209,7 +209,7 @@ def _number(function: Any) -> int:
     """Return a number that is unique to a function, even if another function later has the same address."""
     try:
         return _numbers.setdefault(getattr(function, "__func__", function), next(_count))
-    except TypeError:  # without weak references, never equal
+    except TypeError:  # an object without weak references is never equal to another
         return next(_count)
 
 
@@ -251,7 +251,7 @@ class HookedModel:
         self.keeps_weights = False
         """Whether nobody else has access to the model, so that its weights cannot change and are hashed only once."""
         self.files: CheckpointFiles | None = None
-        """The files from which it was loaded, if they are local."""
+        """The files from which the model was loaded, if they are local."""
         self.storage: str | None = None
         """The types in which its GGUF file stores the weights; None for models from other files."""
         self.is_wrapped = bridge is not None
@@ -359,7 +359,7 @@ class HookedModel:
             raise ModelError(
                 f"TransformerLens cannot wrap {self.name!r}: it has {words[changes[0].kind]} at "
                 f"{changes[0].place or 'its root'!r}{more}, which a Bridge might not run. Make this change to "
-                "your own TransformerBridge, and pass that."
+                "your own TransformerBridge, and pass that Bridge."
             )
         if self._bridge is None and self._lender is not None and self._lender._hf is self.hf:
             self._bridge = self._lender.bridge
@@ -612,8 +612,8 @@ def adopt(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> HookedModel:
     if next(view.parameters()).device.type == "mps":
         warn_once(
             f"the live model {name!r} is on Apple's GPU, whose backend has returned wrong logits without an error "
-            "before: compare a few examples on the CPU, or pass its directory, because models opened from files are "
-            "checked."
+            "before: compare a few examples on the CPU, or pass the model's directory, because models opened from "
+            "files are checked."
         )
     return HookedModel(view.eval(), tokenizer, name=name, owned=False)
 

@@ -148,7 +148,7 @@ class WholeRows:
         self.hidden = first_tensor(self.anatomy.layers[layer](self.hidden, *args, **kwargs))
 
     def normed(self) -> Float[Tensor, "batch win d_model"]:
-        """Return the final norm of the states at the window, after the last block."""
+        """Return the states at the window after the last block and the final norm."""
         return self.anatomy.final_norm(at_window(self.hidden, self.batch.window))
 
 

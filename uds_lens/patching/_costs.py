@@ -26,15 +26,16 @@ the system immediately and then have to map every page again. On a GPU: 128 MiB,
 idle."""
 
 LOGITS_IN_CACHE = {"cpu": 1 << 20}
-"""The same for a head that is a single matrix product, which can be split at no cost: few enough to stay in cache until
-they are summed."""
+"""Maximum number of logits held at a time for a head that is a single matrix product, which can be split at no cost:
+few enough to stay in cache until they are summed."""
 
 READOUT_ROWS_AT_LEAST = 128
 """Minimum number of rows multiplied by the whole vocabulary at once; if their logits do not fit, the vocabulary is
 split."""
 
 READOUT_ROWS_AT_ONCE = 1024
-"""Number of rows multiplied by a piece of the vocabulary at once; with fewer, reading the weights would dominate."""
+"""Number of rows multiplied by a piece of the vocabulary at once; with fewer rows, reading the weights would
+dominate."""
 
 BATCH_STATES = 1 << 18
 """Maximum tokens x d_model of a batch on a CPU. An MLP holds two arrays of four times this size, which still fit into

@@ -187,7 +187,7 @@ def patch_on_the_way(
         exact_noop: See `PatchedPass`.
         wanted: For each batch, the layers at which its rows are patched; None for all.
         desc: Label of the progress bar over blocks.
-        show: Whether to show it; None shows it in terminals and notebooks only.
+        show: Whether to show the bar; None shows it in terminals and notebooks only.
 
     Returns:
         For each batch, a target with its own states and log-probabilities (which can no longer be patched), and for
@@ -275,7 +275,7 @@ def patched_logprobs(
 def choose_engine(
     model: HookedModel, batch: TokenBatch, *, site: HookSite = "resid_post", packed: bool = False
 ) -> Engine:
-    """Compare the wavefront engine with the naive one on a batch; fall back to the latter (warns) if they differ.
+    """Compare the wavefront engine with the naive one on a batch; if they differ, warn and choose the naive one.
 
     The patched-in states are the target's own, scaled by 0.9 and shifted by one layer, which is different enough to
     reveal a wrong mask, position or layer. The wavefront engine patches all layers together, the naive engine only a
@@ -293,8 +293,7 @@ def choose_engine(
     """
     if model.runs_hooks:
         warn_once(
-            f"{model.name!r} has user hooks or a patched forward: it is run as it is, with the naive engine, which "
-            "is slower.",
+            f"{model.name!r} has user hooks or a patched forward, so it is run with the naive engine, which is slower.",
             key=f"hooked {model.name} {model.fingerprint}",
         )
         return "naive"
@@ -323,7 +322,7 @@ def choose_engine(
 
 
 def choose_reading(model: HookedModel, batch: TokenBatch, *, packed: bool = False) -> Engine:
-    """Test the fast way of reading states against a plain forward pass; fall back to the latter (warns) if they differ.
+    """Compare the fast way of reading states with a plain forward pass; if they differ, warn and choose the latter.
 
     Args:
         model: The source.

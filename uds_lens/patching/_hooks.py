@@ -167,8 +167,8 @@ def run_hooks(
     for name, hook in watched:
         if hook.copies and not hook.changes:
             raise PatchError(
-                f"the hook at {name!r} returned a copy with the same values: it changed nothing. To only look at an "
-                "activation, return None."
+                f"the hook at {name!r} returned a copy with the same values: it changed nothing. To read an "
+                "activation without changing it, return None."
             )
     kinds = {re.sub(r"^blocks\.\d+\.", "", name) for name, hook in watched if hook.changes}
     known = _effective.setdefault(model.hf, set())
@@ -177,8 +177,8 @@ def run_hooks(
             if torch.equal(logits, run_unhooked(model, batch)):
                 names = ", ".join(repr(name) for name, hook in watched if hook.changes)
                 raise PatchError(
-                    f"the hook at {names} changed values, but the logits of {model.name!r} stayed the same: they "
-                    "do not depend on what was changed."
+                    f"the hook at {names} changed values, but the logits of {model.name!r} stayed the same: the "
+                    "logits do not depend on the changed values."
                 )
         if len(kinds) == 1:
             known |= kinds

@@ -1,4 +1,4 @@
-"""Read a source's states; and the naive engine (one full forward pass per patched layer), slow but the reference."""
+"""Reading a source's states, and the naive engine: one full forward pass per patched layer, slow but simple."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class Recording:
         return self
 
     def forget_numbers(self) -> None:
-        """Drop slices made for the current number of variants, which a streamed wave has at only one block."""
+        """Drop slices made for the current number of variants; a streamed wave has this number at only one block."""
         self.resumed.clear()
         self.packings.clear()
         if self.windows is not None:

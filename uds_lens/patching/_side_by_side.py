@@ -263,11 +263,11 @@ def _side(
     instead = (
         "Rows are padded on the right instead, which changes nothing and costs nothing."
         if side
-        else f"So does padding on the right ({right:.1%}). Rows therefore run one at a time, which is slower."
+        else f"Padding on the right changes them by {right:.1%}. Rows therefore run one at a time, which is slower."
     )
     warn_once(
         f"{model.name!r} ({model.architecture}): padding a row on the left changes its states by {left:.1%} (rounding "
-        f"explains {allowed:.1%}). {instead}",
+        f"can account for {allowed:.1%}). {instead}",
         key=f"rows {model.architecture} {model.dtype} {side}",
     )
     return side

@@ -63,7 +63,7 @@ def run_blocks(
         riders: Everything to run.
         first: Number of the first block.
         desc: Label of the progress bar, if blocks are streamed.
-        show: Whether to show it; None shows it in terminals and notebooks only.
+        show: Whether to show the bar; None shows it in terminals and notebooks only.
     """
     with closing(model.blocks(first)) as blocks, model.running():
         shown = progress(blocks, desc=desc, total=model.n_layers, unit="block", enabled=show)

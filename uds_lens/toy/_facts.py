@@ -1,6 +1,7 @@
 """Generate question-answer examples from word lists: eight facts about each invented person.
 
-Every list has one entry per person, so each value belongs to a single person and cannot be guessed from others.
+Every list has one entry per person, so each value belongs to a single person and cannot be guessed from other people's
+values.
 """
 
 from __future__ import annotations

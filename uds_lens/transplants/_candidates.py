@@ -99,7 +99,7 @@ def have_attention(blocks: nn.ModuleList) -> bool:
 
 @contextmanager
 def with_attention(block: nn.Module, donor: nn.Module) -> Iterator[nn.Module]:
-    """Exchange the attention of a block for that of a donor inside the `with` block; no effect without attention."""
+    """Exchange the attention of a block for that of a donor inside the `with` block, if it has attention."""
     name = attention_name(block)
     if name is None:
         yield block

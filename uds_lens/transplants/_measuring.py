@@ -204,7 +204,7 @@ class _References:
             if now.fingerprint != known.fingerprint:
                 raise ConfigError(
                     f"the weights of {now.name!r} differ from those that the baseline was measured with "
-                    f"({known.name!r}): measure the baseline again, or leave it out."
+                    f"({known.name!r}): measure the baseline again, or leave out the baseline."
                 )
 
 
@@ -222,7 +222,8 @@ def _kept(baseline: Baseline, plan: Plan, config: AuditConfig, n_layers: int) ->
     ]
     if differing := [name for name in names if name not in unused]:
         raise ConfigError(
-            f"the baseline was measured with other {', '.join(differing)}: use the same ones, or leave it out."
+            f"the baseline was measured with other {', '.join(differing)}: use the same ones, or leave out the "
+            "baseline."
         )
     said, known = baseline.exchanged, [candidates_of(n_layers, attention=has) for has in (True, False)]
     return None if said is None or said.candidates not in known else _References(said, *_records(baseline))
@@ -273,7 +274,7 @@ class _Run:
     def _among(
         self, retains: Sequence[Source], like: Float[Tensor, "row candidate"]
     ) -> Float[Tensor, "host donor row candidate"] | None:
-        """Run each retain model with blocks of the others; None if there is only one."""
+        """Run each retain model with blocks of the other retain models; None if there is only one model."""
         if len(retains) == 1:
             return None
         mixed = torch.full((len(retains), len(retains), *like.shape), torch.nan, dtype=torch.float64)

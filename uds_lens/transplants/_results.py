@@ -220,7 +220,7 @@ class Transplant:
         return "the unlearned model's weights" if differing(weights) else mixed(both)
 
     def beside(self, audit: DepthAudit) -> DepthAudit:
-        """Return the audit with these findings, which its verdict uses and its tables show (host depth, hidden).
+        """Return the audit with these findings, which its verdict uses and its tables show (host depth, hidden score).
 
         Saving the audit does not save the findings. Save the transplant in the subdirectory `transplant` of the audit's
         directory, where the command line looks for it.
@@ -312,7 +312,7 @@ class Transplant:
 
     @property
     def admitted(self) -> Bool[Tensor, "donor candidate"]:
-        """The candidates used: c(b) at most a tenth of what `retain` lacks, at most 0.1 nats lost on control facts."""
+        """The admitted candidates: c(b) at most a tenth of what `retain` lacks, control facts lose at most 0.1 nats."""
         return self._unlearned.admitted
 
     @property
@@ -371,13 +371,13 @@ class Transplant:
         if not bool(self.admitted.any()):
             return (
                 f"no candidate is admitted: each makes full lose more than {ADMITTED_COST:.0%} of what retain lacks, "
-                f"or the control facts lose more than {ADMITTED_LOSS:g} nats per token"
+                f"or costs more than {ADMITTED_LOSS:g} nats per token on the control facts"
             )
         if bool((self.chosen < 0).all()):
             return "there are no other examples on which to choose a candidate"
         return (
-            "for every answer, what retain lacks exceeds what its blocks cost full by at most tau "
-            f"({self.config.tau:g} nats per token)"
+            "for every answer, inserting blocks of retain costs full nearly as much as retain lacks (the difference is "
+            f"at most tau = {self.config.tau:g} nats per token)"
         )
 
     # What is hidden.
@@ -414,7 +414,7 @@ class Transplant:
 
     @cached_property
     def references(self) -> tuple[Reference, ...]:
-        """Scores of each retain model against the others, which show the values of a model that never saw the facts.
+        """Scores of each retain model against the others, which show how a model that never saw the facts scores.
 
         Empty if there is only one retain model.
         """
@@ -681,7 +681,7 @@ def with_saved(audit: DepthAudit, place: str | os.PathLike[str]) -> tuple[DepthA
 
 
 def transplants_frame(found: Mapping[str, Transplant]) -> pd.DataFrame:
-    """Return one row per model: output depth, host depth and hidden with intervals, localisation, control loss.
+    """Return one row per model: output depth, host depth, hidden score (with intervals), localisation, control loss.
 
     Args:
         found: Transplants by model name.
