@@ -1,4 +1,4 @@
-"""Private parts of transformers' `Trainer`; each test names one, and says what to do when it is gone."""
+"""Private internals of transformers' `Trainer`; each test names one, and says what to do when it is gone."""
 
 from types import SimpleNamespace
 

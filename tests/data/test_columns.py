@@ -110,7 +110,7 @@ ROW = {"question": "Who?", "answer": "Ada."}
         (
             [{**ROW, "id": name} for name in "ababca"],
             r"^t: ids must be unique; 2 occur more than once: 'a' \(rows 0, 2, 5\), 'b' \(rows 1, 3\). "
-            "Row numbers start at 0. Rename them, or drop the id column to use the row numbers.$",
+            r"Rename the repeated ids, or drop the id column to use the row numbers \(which start at 0\)\.$",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Private parts of accelerate: how it places a model's weights on devices, and moves them when needed."""
+"""Private internals of accelerate: how it places a model's weights on devices, and moves them when needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private parts of bitsandbytes: its packed format for CPUs, and the kernels that it downloads from the Hub."""
+"""Private internals of bitsandbytes: its packed format for CPUs, and the kernels that it downloads from the Hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private parts of huggingface_hub and datasets: their switch for offline mode."""
+"""Private internals of huggingface_hub and datasets: their switch for offline mode."""
 
 from __future__ import annotations
 

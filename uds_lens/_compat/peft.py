@@ -1,4 +1,4 @@
-"""Private or unstable parts of PEFT: its model wrappers, and errors that it only reports as warnings."""
+"""Private or unstable internals of PEFT: its model wrappers, and errors that it only reports as warnings."""
 
 from __future__ import annotations
 

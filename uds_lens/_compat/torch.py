@@ -1,4 +1,4 @@
-"""Private parts of torch: a module's hooks, and the module inside a compiled one."""
+"""Private internals of torch: a module's hooks, and the module inside a compiled one."""
 
 from __future__ import annotations
 

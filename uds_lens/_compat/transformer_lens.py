@@ -1,4 +1,4 @@
-"""Private or unstable parts of TransformerLens: how a Bridge wraps a model, and the names of its parts."""
+"""Private or unstable internals of TransformerLens: how a Bridge wraps a model, and the names of its parts."""
 
 from __future__ import annotations
 

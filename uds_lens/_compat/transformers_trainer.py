@@ -1,4 +1,4 @@
-"""Private parts of transformers' `Trainer`: its data order, its loss scaling, and its warnings on resuming.
+"""Private internals of transformers' `Trainer`: its data order, its loss scaling, and its warnings on resuming.
 
 Unlike the other modules here, this one imports transformers, so import it only for training.
 """

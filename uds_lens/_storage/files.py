@@ -217,7 +217,7 @@ def _held(path: Path) -> tuple[Path, BaseFileLock | None]:
 
 
 def _sweep(path: Path) -> None:
-    """Clean up after killed writes next to a path: restore what they moved away, and delete everything else."""
+    """Remove what killed writes left next to a path, after restoring the files that they had moved away."""
     for name in _listed(path.parent):
         if (match := _SCRATCH.fullmatch(name)) and match[1] == _prefix(path):
             place = path.parent / name

@@ -97,7 +97,7 @@ def check_unique(examples: Iterable[ForgetExample], *, where: str) -> None:
     if twice:
         raise DataError(
             f"{where}: ids must be unique; {len(twice)} occur more than once: {listed(twice)}. "
-            "Row numbers start at 0. Rename them, or drop the id column to use the row numbers."
+            "Rename the repeated ids, or drop the id column to use the row numbers (which start at 0)."
         )
 
 
@@ -113,7 +113,7 @@ def _check_columns(rows: list[Mapping[str, Any]], where: str, names: list[str]) 
     if empty:
         raise DataError(
             f"{where}: every row needs a question and an answer; empty in row {listed(empty)}. "
-            "Row numbers start at 0. Fill or remove them."
+            "Fill or remove these rows (row numbers start at 0)."
         )
 
 

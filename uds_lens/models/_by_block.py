@@ -467,7 +467,7 @@ class _Files:
         if weights(checkpoint_files(self.folder)) != weights(self.state):
             raise ModelError(
                 f"files of {self.name!r} were written, moved or removed while they were read, so the results belong to "
-                "no single model. Run it again while nothing writes there."
+                "no single model. Run this again when nothing is writing to that folder."
             )
 
     def _broken(self, what: str, error: Exception) -> ModelError:

@@ -194,7 +194,7 @@ def adapter_base(source: Place) -> str:
 
 
 def base_folder(source: Place) -> str:
-    """Return the path of an adapter's base, which must already be downloaded, because no network is used."""
+    """Return the path of an adapter's base, which must already be downloaded, because the network is not used."""
     base = adapter_base(source)
     places, place = {place_of(source).resolve()}, base
     while is_adapter(place):
@@ -578,8 +578,8 @@ def keep_plain_format(model: Any, *, live: bool = False) -> None:
 
 
 ROUNDING = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}
-"""Largest difference between logits that rounding explains (across devices, or in a Bridge), as a share of the largest
-logit."""
+"""Largest difference between logits that rounding can account for (across devices, or in a Bridge), as a share of
+the largest logit."""
 
 
 @torch.no_grad()

@@ -1,7 +1,8 @@
 """Costs of running a model, and bounds on memory; all tuned numbers are in this file.
 
 The unit of cost is one token passing through one block. A pass over n rows costs one unit per token and block. If every
-layer is patched and resumed at the window, block l of L also processes the windows of the l variants patched before it.
+layer is patched and resumed at the window, block l of L
+(counted from 0) also processes the windows of the l variants patched at earlier layers.
 """
 
 from __future__ import annotations

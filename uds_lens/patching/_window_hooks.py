@@ -176,7 +176,7 @@ def require_effect(
 def patched_inside(
     model: HookedModel, batch: TokenBatch, cache: SpanCache, layer: int, back: Collection[int]
 ) -> Iterator[None]:
-    """Patch some variants of a wave at a site inside the block; `back` gives their numbers, from 1 for the last.
+    """Patch some variants of a wave at a site inside the block; `back` counts them from the end (1 is the last).
 
     `cache` contains the states of this layer only.
     """

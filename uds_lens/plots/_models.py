@@ -106,8 +106,8 @@ def audit_differences(
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure, highest UDS first. A cell is empty on the diagonal and where a pair is not comparable. There is no
-        star where an optional column `fatal` names a fatal warning.
+        The figure, highest UDS first. A cell is empty on the diagonal and where a pair is not comparable. Pairs
+            for which the optional column `fatal` names a fatal warning get no star.
 
     Raises:
         DataError: A column is missing.

@@ -182,7 +182,7 @@ def _examples(file: Path) -> list[tuple[str, dict[str, Any], str]]:
 
 def _id(record: Any, where: str) -> str:
     if not isinstance(record, dict):
-        raise ResultFormatError(f"{where} is {kind(record)}: expected an example, an object.")
+        raise ResultFormatError(f"{where} is {kind(record)}: expected an example (a JSON object).")
     idx = record.get("idx")
     if isinstance(idx, bool) or not isinstance(idx, int | str) or not str(idx).strip():
         raise ResultFormatError(f"{where}: 'idx' must be a number or text; got {kind(idx)}.")

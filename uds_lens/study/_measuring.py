@@ -139,7 +139,7 @@ class ModelRunner:
         )
 
     def _with_sample(self, result: Any) -> Any:
-        """Record in a result how its examples were sampled, as with a limit."""
+        """Record in a result how its examples were sampled, in the form that an audit with a `limit` uses."""
         sample = self.data.sample
         if sample is None:
             return result

@@ -132,7 +132,8 @@ def run(
             each of which gets a share of the models.
         slurm: Resources of each task in a Slurm array; None runs the models on this machine.
         wait: Whether to wait for the Slurm tasks; if False, return once they are submitted.
-        runner: Object that makes and measures the models instead of the default; works only in this process.
+        runner: Object that makes and measures the models, in place of the default runner; cannot be used with several
+            jobs or Slurm.
 
     Returns:
         Progress of the study; `failed` names the models that could not be measured, and why.

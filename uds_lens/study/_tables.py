@@ -181,7 +181,7 @@ class StudyFrames:
     """Unlearned models, for `robustness` and `rank`; with `utility` and `utility_rel` if they were measured."""
 
     quantised: pd.DataFrame
-    """The unlearned models in 4 bits."""
+    """The unlearned models, quantised to 4 bits."""
 
     relearned: pd.DataFrame
     """The unlearned models after relearning, one row per seed."""

@@ -92,7 +92,7 @@ class WeightDifference:
     """The checkpoint compared with `full`."""
 
     retain: str | None
-    """The checkpoint whose difference from `full` the cosines refer to; None if there is none."""
+    """The retain model: each cosine is taken with its difference from `full`. None if none was given."""
 
     tensors: tuple[TensorDifference, ...]
     """Ordered by layer; tensors outside the blocks come first."""
