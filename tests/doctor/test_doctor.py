@@ -54,7 +54,7 @@ def test_a_trio_and_data_that_will_do() -> None:
     assert "are compatible" in found["together"].found
     assert found["entities"].found == f"found in {len(WORLD.examples)} of {len(WORLD.examples)} answers"
     assert "GiB free" in found["audit"].found
-    assert "each weight of 3 models once" in found["audit, streamed"].found
+    assert "each weight of 3 models once: about 1 s at this disk's rate" in found["audit, streamed"].found
 
 
 def test_what_a_streamed_audit_reads_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +64,7 @@ def test_what_a_streamed_audit_reads_is_counted(tmp_path: Path, monkeypatch: pyt
     full = shutil.copytree(WORLD.full, tmp_path / "full")
     stored = (full / "model.safetensors").stat().st_size
     shutil.copy(full / "model.safetensors", full / "consolidated.safetensors")
+    monkeypatch.setattr(environment, "disk_rate", lambda file: stored / 100)
     options = ul.RunOptions(device="cpu", token_budget=64)
 
     def told() -> str:
@@ -71,12 +72,12 @@ def test_what_a_streamed_audit_reads_is_counted(tmp_path: Path, monkeypatch: pyt
         return found["audit, streamed"].found
 
     others = sum((Path(TRIO[role]) / "model.safetensors").stat().st_size for role in ("retain", "unlearned"))
-    every = (stored + others) / 1e9
-    assert f"reads {every:.3g} GB, each weight of 3 models once" in told()
+    seconds = 100 * (stored + others) / stored
+    assert f"each weight of 3 models once: about {environment._duration(seconds)} at this disk's rate" in told()
     monkeypatch.setattr(_memory, "_parts_that_fit", lambda sizes, room: tuple((n,) for n in range(len(sizes))))
     turns = told().partition("once for each group of rows: full ")[2].split(",")[0]
     assert int(turns) > 1
-    assert f"reads {int(turns) * every:.3g} GB" in told() and f"retain {turns}, unlearned {turns}" in told()
+    assert f"retain {turns}, unlearned {turns}: about {environment._duration(int(turns) * seconds)} at" in told()
 
 
 def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:

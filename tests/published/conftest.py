@@ -80,7 +80,8 @@ def _trusted(monkeypatch_module):
 def cache(tmp_path_factory, monkeypatch_module) -> Path:
     """An empty cache of the Hub, and no network."""
     monkeypatch, place = monkeypatch_module, tmp_path_factory.mktemp("hub")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(place))
+    for module in (constants, __import__("uds_lens.published._run", fromlist=["x"])):
+        monkeypatch.setattr(module, "HF_HUB_CACHE", str(place))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     return place
 

@@ -41,7 +41,9 @@ def test_list_plan_run_compare_offline(uds_lens, cache, toy_tofu, tmp_path):  # 
     code, out, err = uds_lens("published", "run", plan, "--out", run)
     assert code == 1 and "3 of 4 done, 1 failed" in out
     told = "\n".join(uds_lens.doing)
-    assert "0 of 4 done, 4 left" in told
+    assert "3 models are already on this machine" in told
+    assert "1 models to download, 2.47 GB in all, at most 2.5 GB on the disk at a time" in told
+    assert "0 of 4 done, 4 left; 0 models to make, disk" in told
     (failed,) = study.status(run).failed
     assert failed.reason.startswith(
         f"ModelError: '{find(absent).hub_id}' is not in the Hub cache, and nothing is downloaded offline"

@@ -4,6 +4,7 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -11,7 +12,7 @@ from removals import outside, recorded
 
 import uds_lens as ul
 from uds_lens import published, study
-from uds_lens.errors import ModelError
+from uds_lens.errors import ConfigError, ModelError
 from uds_lens.published._run import HUB, RECORD
 
 from .conftest import commit_of, in_float32
@@ -119,8 +120,14 @@ def test_nothing_is_downloaded_where_nothing_is_left(ran, hub):
     assert len(hub.asked) == before
 
 
-def test_a_full_that_cannot_be_had_ends_the_run_at_once(hub, toy_tofu, tmp_path):
+def test_a_full_that_cannot_be_had_or_a_disk_that_is_too_small_ends_the_run_at_once(
+    hub, toy_tofu, tmp_path, monkeypatch
+):
     made = published.plan(published.models(group="tofu-3b"), metrics=["es"], data=toy_tofu)
     hub.refused = {made.full: 403}
     with pytest.raises(ModelError, match="is gated"):
+        published.run(made, tmp_path / "x")
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=20 * 10**9))
+    made = published.plan(published.models(group="tofu-8b"), metrics=["es"], data=toy_tofu)
+    with pytest.raises(ConfigError, match=r"the models take up to 48.2 GB at a time in .*, but only 20.0 GB are free"):
         published.run(made, tmp_path / "x")

@@ -103,7 +103,7 @@ def test_nothing_foreign_is_written_over(small, fake, tmp_path):
         study.status(tmp_path)
 
 
-def test_wrong_ways_to_run(small, fake, tmp_path):
+def test_wrong_ways_to_run(small, fake, tmp_path, monkeypatch):
     for words, given in (
         ("whole number >= 1", {"jobs": 0}),
         ("only in this process", {"jobs": 2, "runner": fake()}),
@@ -111,6 +111,9 @@ def test_wrong_ways_to_run(small, fake, tmp_path):
     ):
         with pytest.raises(ConfigError, match=words):
             study.run(small, tmp_path / "s", **given)
+    monkeypatch.setattr("shutil.disk_usage", lambda place: type("Usage", (), {"free": 1000})())
+    with pytest.raises(ConfigError, match="keep_models = false"):
+        study.run(small, tmp_path / "s", runner=fake())
 
 
 def test_what_another_process_is_at_comes_last_and_is_not_measured_again(small, fake, tmp_path):

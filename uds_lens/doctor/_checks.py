@@ -1,6 +1,7 @@
 """Check an installation, a machine, models and data before an audit, without loading any weights.
 
-It also compares an audit in memory with a streamed one: the memory each needs, and the bytes the streamed one reads.
+It also compares an audit in memory with a streamed one: the memory each needs, the bytes the streamed one reads, and
+how long it would take on this machine.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import platform
 import shutil
 import tempfile
+import time
 import warnings
 import zipfile
 from collections import Counter
@@ -474,6 +476,10 @@ def _as_option(setting: Setting) -> str:
     return f"{flag} {setting.value}" if setting.has_value and not isinstance(setting.value, bool) else flag
 
 
+_TRIED = 1 << 26
+"""Number of bytes read from a file to measure the speed of its disk."""
+
+
 def ways_to_run(
     models: Mapping[str, str], plan: Plan, *, config: AuditConfig, options: RunOptions
 ) -> Iterator[Finding]:
@@ -512,20 +518,68 @@ def ways_to_run(
     alone = memory_of_audit(full, plan, streamed=True, **{**sizes, "n_sources": 0})
     assert alone is not None
     turns = {role: max(1, len((by_block if role == "full" else alone).parts)) for role in models}
-    reads = _bytes_read(models, turns, options)
-    yield Finding("audit, streamed", "ok" if by_block.fits else "note", f"{by_block}; {reads}")
+    costs = _costs(models, turns, plan, config, options)
+    yield Finding("audit, streamed", "ok" if by_block.fits else "note", f"{by_block}; {costs}")
 
 
-def _bytes_read(models: Mapping[str, str], turns: Mapping[str, int], options: RunOptions) -> str:
-    """Describe how much is read from files; `turns` is how often each model is read (once for each group of rows)."""
+def _costs(
+    models: Mapping[str, str], turns: Mapping[str, int], plan: Plan, config: AuditConfig, options: RunOptions
+) -> str:
+    """Estimate how much is read, and how long reading and computing take on this disk and device.
+
+    `turns` gives the number of times each model is read: once for each group of rows.
+    """
     from uds_lens.models._by_block import weight_files_of
+    from uds_lens.models._hooked import pick_device
+    from uds_lens.patching._costs import product_rate
 
-    stored = 0
-    for role, model in models.items():
-        files = weight_files_of(model, revision=options.revision, offline=options.offline)
-        stored += turns[role] * sum(file.stat().st_size for file in files)
+    files = {
+        role: weight_files_of(model, revision=options.revision, offline=options.offline)
+        for role, model in models.items()
+    }
+    sizes = {file: file.stat().st_size for part in files.values() for file in part}
+    stored = sum(turns[role] * sum(map(sizes.__getitem__, part)) for role, part in files.items())
+    reading = stored / disk_rate(max(sizes, key=sizes.__getitem__))
+    floats, products = _work(models["full"], plan, len(models)), product_rate(config.dtype, pick_device(options.device))
     count = "1 model" if len(models) == 1 else f"{len(models)} models"
     often = "once"
     if max(turns.values()) > 1:
         often = "once for each group of rows: " + ", ".join(f"{role} {n}" for role, n in turns.items())
-    return f"reads {stored / 1e9:.3g} GB, each weight of {count} {often}"
+    return (
+        f"reads {stored / 1e9:.2f} GB, each weight of {count} {often}: about {_duration(reading)} at this disk's rate; "
+        f"the matrix products take about {_duration(floats / products)} on this device ({products / 1e9:.0f} GFLOP/s)"
+    )
+
+
+def _work(full: str, plan: Plan, n_models: int) -> float:
+    """Count floating-point operations: two per weight and token, for rows in each model and variants in `full`."""
+    from uds_lens.audit._memory import weight_sizes
+    from uds_lens.models._checkpoint import load_config
+
+    config = load_config(full, revision=None, offline=True, trust_remote_code=False)
+    layers = config.get_text_config().num_hidden_layers
+    tokens, windows = sum(plan.lengths), sum(len(row.window) for row in plan.rows)
+    variants = max(1, n_models - 1) * windows * (layers - 1) / 2
+    return 2.0 * weight_sizes(config, 1).whole * (n_models * tokens + variants)
+
+
+def disk_rate(file: Path) -> float:
+    """Measure a disk's read speed in bytes per second, bypassing the page cache where the system allows it."""
+    with open(file, "rb", buffering=0) as opened:
+        length = min(_TRIED, os.fstat(opened.fileno()).st_size)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(opened.fileno(), 0, length, os.POSIX_FADV_DONTNEED)
+        start = time.perf_counter()
+        opened.read(length)
+        return length / max(time.perf_counter() - start, 1e-6)
+
+
+def _duration(seconds: float) -> str:
+    """Format a duration.
+
+    >>> _duration(0.2), _duration(90), _duration(7200)
+    ('1 s', '90 s', '2.0 h')
+    """
+    if seconds < 600:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

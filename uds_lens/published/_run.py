@@ -9,19 +9,23 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from huggingface_hub.constants import HF_HUB_CACHE
+
 from uds_lens import study
 from uds_lens._compat.huggingface_hub import asking_the_hub
 from uds_lens._compat.transformers import is_offline
 from uds_lens._storage.files import remove_inside
 from uds_lens._storage.results import Kind, Result
-from uds_lens.errors import ModelError
+from uds_lens.errors import ConfigError, ModelError, Setting
 from uds_lens.models._checkpoint import not_on_the_hub
+from uds_lens.published._registry import find
 from uds_lens.study import StudyPlan, StudyStatus
 from uds_lens.study._folder import StudyFolder
 from uds_lens.study._keys import located_source
 from uds_lens.study._measuring import ModelRunner, Weights
 from uds_lens.study._models import StudyModel
 from uds_lens.study._plan import require_packages_of
+from uds_lens.study._run import free_bytes, weight_bytes
 
 _LOG = logging.getLogger("uds_lens.study")
 
@@ -40,7 +44,8 @@ def run(
     Models in the Hub cache are used from there. Other models are downloaded into `hub/` in the study's folder, which
     holds three models at a time: full, retain, and the model being measured. Nothing outside the folder is removed. A
     call may be killed and repeated: finished models are not downloaded again, and the remains of a killed download are
-    removed. `downloads.json` in the folder records the commit of each model, which later calls reuse.
+    removed. `downloads.json` in the folder records the commit of each model, which later calls reuse. Download
+    sizes and free disk space are logged first (logger `uds_lens.study`).
 
     Args:
         plan: What to measure: a file, or the result of `plan`.
@@ -51,7 +56,7 @@ def run(
         Progress of the study; `failed` names the models that could not be measured, such as gated models, and why.
 
     Raises:
-        ConfigError: The plan cannot be run.
+        ConfigError: The plan cannot be run, or the disk is too small.
         ModelError: full or retain cannot be downloaded.
         ResultFormatError: `out` holds something else.
         MissingDependencyError: The plan needs a package that is not installed.
@@ -63,6 +68,7 @@ def run(
         return study.status(folder)
     runner = PublishedRunner(wanted, folder.path, keep_downloads=keep_downloads)
     runner.downloads.drop(but=(wanted.full, wanted.retain))  # an earlier call may have left models
+    _tell_downloads(folder, runner, keep=keep_downloads)
     runner.open_references()
     status = study.run(wanted, out, runner=runner)
     runner.downloads.drop()
@@ -87,12 +93,41 @@ class PublishedRunner(ModelRunner):
         self.downloads.drop(but=(self.plan.full, self.plan.retain, model.source))
         return self._place(model.source, model.revision)
 
+    def bytes_of(self, source: str) -> int:
+        """Return the size of a checkpoint's weights in float32, without downloading it."""
+        entry = (find(source) or find(self.plan.full)) if _on_the_hub(source) else None
+        return weight_bytes(source) if entry is None else 4 * entry.group.parameters
+
     def _place(self, source: str, revision: str | None = None) -> str | Path:
         return self.downloads.get(source, revision) if _on_the_hub(source) else located_source(source)
 
 
 def _on_the_hub(source: str) -> bool:
     return isinstance(located_source(source), str)
+
+
+def _tell_downloads(folder: StudyFolder, runner: PublishedRunner, *, keep: bool) -> None:
+    """Log what will be downloaded, and raise an error if the disk is too small for it."""
+    sources = {folder.plan.full, folder.plan.retain, *(model.source for model in folder.left())}
+    there = [source for source in sources if _on_the_hub(source) and runner.downloads.has(source)]
+    wanted = [source for source in sources if _on_the_hub(source) and source not in there]
+    sizes = sorted(runner.bytes_of(source) / 2 for source in wanted)  # in bfloat16
+    at_once, gb = sum(sizes if keep else sizes[-3:]), 1e9
+    place = Path(HF_HUB_CACHE) if keep else folder.path
+    free = free_bytes(place)
+    _LOG.info(
+        "%d models are already on this machine; %d models to download, %.3g GB in all, at most %.2g GB on the disk at "
+        "a time (%.3g GB free)",
+        *(len(there), len(sizes), sum(sizes) / gb, at_once / gb, free / gb),
+    )
+    if at_once > free:
+        fix: tuple[Any, ...] = ("leave out ", Setting("keep_downloads", True), ", or set HF_HOME to")
+        raise ConfigError(
+            f"the models take up to {at_once / gb:.1f} GB at a time in {str(place)!r}, but only {free / gb:.1f} GB are "
+            "free: ",
+            *(fix if keep else ("take a folder on",)),
+            " a larger disk.",
+        )
 
 
 # Models from the Hub: where they are stored, at which commits, and how downloads are removed.
@@ -134,6 +169,11 @@ class Downloads:
             self.revisions[key] = folder.name
             Result(_SAVED, {}, values=_Revisions(self.revisions)).save(self._record)
         return folder
+
+    def has(self, name: str) -> bool:
+        """Return whether a complete copy of a model is on this machine."""
+        wanted = self.revisions.get(name)
+        return any(_whole(name, wanted, cache) is not None for cache in (None, self._own))
 
     def _download(self, name: str, revision: str | None) -> Path:
         from huggingface_hub import snapshot_download

@@ -5,20 +5,27 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+import psutil
 
 from uds_lens._settings import check_value
 from uds_lens._types import PositiveInt
 from uds_lens.errors import ConfigError, Setting, warn_once
 from uds_lens.study._folder import StudyFolder
+from uds_lens.study._keys import folders_of, located_source
 from uds_lens.study._measuring import StudyWork
 from uds_lens.study._parts import SlurmOptions, carry_out
 from uds_lens.study._plan import StudyPlan, plan as read_plan, require_packages_of
 
 _LOG = logging.getLogger("uds_lens.study")
+
+_TRAINING_COPIES = 4  # weights, gradients and AdamW's two averages, each in float32; activations are not counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +117,45 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
+def free_bytes(place: Path) -> int:
+    """Return the free space on the disk that holds a path, which need not exist yet."""
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
+def weight_bytes(place: str) -> int:
+    """Size of a checkpoint's weights; 0 if it is not on this machine."""
+    source = located_source(place)
+    places = folders_of(source) if isinstance(source, Path) else []
+    files = [file for place in places if place.exists() for file in (place.iterdir() if place.is_dir() else [place])]
+    return sum(file.stat().st_size for file in files if file.suffix in (".safetensors", ".bin", ".gguf"))
+
+
+def require_room(folder: StudyFolder, *, jobs: int = 1, bytes_of: Callable[[str], int] = weight_bytes) -> None:
+    """Log the remaining work and its needs; raise an error if the disk is too small, and warn if memory may run out."""
+    left, gib = folder.left(), 1 << 30
+    made = [model for model in left if model.is_made and not folder.model_place(model).is_dir()]
+    sizes = {source: bytes_of(source) for source in {model.source for model in left}}
+    largest = max(sizes.values(), default=0)
+    perturbed = any(len(model.states) > 1 for model in left)
+    kept = [sizes[model.source] for model in made] if folder.plan.keep_models else jobs * [largest] * bool(made)
+    disk = sum(kept) + jobs * largest * (2 * perturbed + 3 * bool(made or perturbed))
+    memory = jobs * largest * (_TRAINING_COPIES + 1 if made or perturbed else 2)
+    free, free_memory = free_bytes(folder.path), psutil.virtual_memory().available
+    _LOG.info(
+        "%s; %d models to make, disk %.2g of %.3g GiB free, memory %.2g of %.3g GiB free",
+        *(status(folder), len(made), disk / gib, free / gib, memory / gib, free_memory / gib),
+    )
+    if disk > free:
+        raise ConfigError(
+            f"the study needs about {disk / gib:.1f} GiB of disk, but only {free / gib:.1f} GiB are free: choose "
+            "another directory, set keep_models = false, or use fewer jobs."
+        )
+    if memory > free_memory:
+        _LOG.warning("memory may run out: use fewer jobs, or set device_batch_size in [training]")
+
+
 def run(
     plan: str | os.PathLike[str] | Mapping[str, Any] | StudyPlan,
     out: str | os.PathLike[str],
@@ -139,7 +185,7 @@ def run(
         Progress of the study; `failed` names the models that could not be measured, and why.
 
     Raises:
-        ConfigError: The plan cannot be run.
+        ConfigError: The plan cannot be run, or the disk is too small.
         ResultFormatError: `out` holds something else.
         MissingDependencyError: The plan needs a package that is not installed.
 
@@ -163,7 +209,7 @@ def run(
             _LOG.info(about)
         else:
             warn_once(about)
-    _LOG.info(str(status(folder)))
+    require_room(folder, jobs=jobs, bytes_of=getattr(runner, "bytes_of", weight_bytes))
     work, progress = StudyWork(folder, runner), lambda: str(status(folder))
     for model in folder.models:  # an earlier process may have been killed before it cleaned up
         work.tidy(model)
