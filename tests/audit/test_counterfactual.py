@@ -126,8 +126,8 @@ def test_the_record_names_it_and_it_compares_with_its_like_only(audit, baseline,
     assert again.provenance["counterfactual"] == {"from": "other", "draws": 2, "fewest": 2, "seed": 0}
     assert again.models["retain"].name.endswith("on counterfactuals")
     assert again.equal_weights == []
-    (text,) = (text for text in again.warnings if text.startswith("No retain model"))
-    assert "on the same question about another subject stand in for it (2 for each example)" in text
+    (text,) = (text for text in again.warnings if text.startswith("There is no retain model"))
+    assert "on the same question about another subject (2 subjects for each example) are used instead" in text
     assert "retain" not in again.reading
     usual = ul.DepthAudit.run(WORLD.full, WORLD.retain, WORLD.unlearned["npo"], ROWS, config=USUAL, options=OPTIONS)
     with pytest.raises(ConfigError, match="they differ in stand_in"):

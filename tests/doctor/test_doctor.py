@@ -94,7 +94,7 @@ def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:
     assert found["roles"].found.startswith("full and retain and unlearned are the same checkpoint")
     assert "as in float32 on cpu" in found["speed"].found
     (quoted,) = [each.found for each in findings if each.what == "entities" and "quotation" in each.found]
-    assert quoted.startswith("2 directly follow a quotation mark or similar, where prompts would add a space: 0, 1")
+    assert quoted.startswith("2 directly follow a quotation mark (or similar), where prompts would add a space: 0, 1")
     assert [each.found for each in findings if "copy them" in each.found] == [
         "1 already occur in the question or earlier in the answer, so a model can copy them"
     ]

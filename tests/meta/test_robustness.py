@@ -253,7 +253,7 @@ def test_one_method_that_makes_the_mean_is_named_with_an_honest_interval():
     low, high = beta.ppf(0.025, hits, 9 - hits), beta.ppf(0.975, hits + 1, 8 - hits)
     assert row["caution"] == (
         "75% of the distance of Q from 1 comes from method method3: the interval may be too short; if another method "
-        f"could lie anywhere between 0 and 1, it would be {low:.2f} to {high:.2f}"
+        f"could lie anywhere between 0 and 1, the interval would be {low:.2f} to {high:.2f}"
     )
     assert q_of(before, before.assign(x=0.41 + 0.001 * np.arange(len(before))))["caution"] is None
     still = before.assign(x=[0.1 + 0.01 * i for i in range(len(before))])  # no spread at all: the bound of a share

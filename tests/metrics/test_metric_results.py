@@ -104,7 +104,7 @@ def test_few_subjects_and_examples_are_warned_of():
     plain = value("em", 0.5, ids=tuple("abcd"), per_example=(0.4, 0.6, 0.4, 0.6))
     first, second = of(dataclasses.replace(plain, subjects=("a", "b") * 2)).warnings
     assert first.startswith("Only 2 subjects for Exact Memorization: treat subject-level intervals as rough (10")
-    assert second == "Only 4 examples for Exact Memorization: 30 or more are needed for reliable intervals."
+    assert second == "Only 4 examples for Exact Memorization: 30 or more examples are needed for reliable intervals."
     one = of(dataclasses.replace(plain, subjects=("a",) * 4)).warnings[0]
     assert one == "Only 1 subject for Exact Memorization: there is no interval."
     assert not any("subject" in text for text in of(plain).warnings)

@@ -19,7 +19,7 @@ def test_unknown_formats_are_refused_before_any_work(audit, tmp_path):
 
 def test_without_kaleido_the_message_names_the_fix(audit, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "kaleido", None)
-    with pytest.raises(MissingDependencyError, match=r'pip install "uds-lens\[static\]".*save it as \.html'):
+    with pytest.raises(MissingDependencyError, match=r'pip install "uds-lens\[static\]".*save the figure as \.html'):
         save_figure(audit.plot_clip(), tmp_path / "clip.png")
     assert not list(tmp_path.iterdir())
 

@@ -115,7 +115,7 @@ def test_rank_probabilities_stand_by_expected_place():
     assert list(figure.data[0].y) == ["b", "a"]
     assert_allclose(np.sum(figure.data[0].z, axis=1), 1)
     assert list(figure.data[0].text[0]) == ["100", "&lt;1", ""]
-    with pytest.raises(DataError, match="choose the rows"):
+    with pytest.raises(DataError, match="select the rows"):
         plots.rank_probabilities(pd.concat([made.ranks("a"), made.ranks("a")]))
 
 

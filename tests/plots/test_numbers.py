@@ -102,7 +102,7 @@ def test_a_scatter_of_many_examples_draws_a_sample_and_says_so(monkeypatch, audi
 
 
 def test_heatmap_refuses_frames_of_two_audits(audit):
-    with pytest.raises(DataError, match="pass frames of one audit"):
+    with pytest.raises(DataError, match="pass two frames of one audit"):
         plots.ler_heatmap(audit.to_frame(), audit.examples_frame().iloc[:-1])
 
 

@@ -248,13 +248,13 @@ def test_what_could_be_significant_is_said(audits):
     assert sentence in Page(render(few)).words
     full = replace(few["npo"], models={**few["npo"].models, "unlearned": few["npo"].models["full"]})
     found = difference_words(differences({"npo": few["npo"], "full": full}, ["full"]), "95%")
-    assert found["sentence"] == "No pair could be tested; the table says why."
+    assert found["sentence"] == "No pair could be tested; the table gives the reasons."
     (row,) = found["rows"]
     assert row["verdict"] == "withheld" or row["verdict"] == "not tested"
     assert row["p"] is None and "full is a reference" in row["why"]
     alike = replace(audits["npo"], s2_delta=audits["npo"].s2_delta + 0.001, models=audits["ga"].models)
     (row,) = difference_words(differences({"npo": audits["npo"], "alike": alike}), "95%")["rows"]
-    assert "All but a few subjects differ in the same way" in row["why"]
+    assert "All but a few subjects have nearly the same difference" in row["why"]
 
 
 def verdict_of(page):

@@ -41,7 +41,7 @@ def test_a_rare_kind_of_subject_that_was_missed_has_a_caution(farthest):
     """One subject in 50 that differs by -0.8 makes up for the 0.016 of the others; none of these 12 is of that kind."""
     values, bounds = np.random.default_rng(0).normal(0.016, 0.01, 60), (-farthest, farthest)
     missed = contrast(farthest * values, GROUPS, bounds=bounds)
-    assert missed.p < 0.01 and missed.caution.startswith("All but a few subjects differ in the same way")
+    assert missed.p < 0.01 and missed.caution.startswith("All but a few subjects have nearly the same difference")
     one_apart = np.where(GROUPS == 11, -0.2, values + 0.034)
     assert contrast(farthest * one_apart, GROUPS, bounds=bounds).caution is not None
     assert contrast(farthest * (values + 0.6), GROUPS, bounds=bounds).caution is None, "too far to be turned"

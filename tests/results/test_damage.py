@@ -72,7 +72,10 @@ def test_only_facts_that_full_knows_count():
         (lambda: made(KNOWN, HALF), "no control facts were given"),
         (lambda: sound(n=0), "no control fact could be scored"),
         (lambda: with_control(made([[0.0, 0.0]], [[1.0, 1.0]])), "no example is measurable"),
-        (lambda: with_control(made(KNOWN, [[0.0, 0.1]] * MANY)), "cost 0.050 nats per token, not more than tau (0.05)"),
+        (
+            lambda: with_control(made(KNOWN, [[0.0, 0.1]] * MANY)),
+            "cost 0.050 nats per token, which is not more than tau (0.05)",
+        ),
     ],
 )
 def test_undefined_damage_has_a_reason(audit, reason):
@@ -117,7 +120,7 @@ FOREIGN = torch.full((12, 2), 0.6, dtype=torch.float64)
 @pytest.mark.parametrize(
     ("audit", "level", "words"),
     [
-        (lambda: sound(lost=0.4), "caution", "cost 0.40 nats per token on them, retain's states 0.05."),
+        (lambda: sound(lost=0.4), "caution", "cost 0.40 nats per token on these facts, but retain's states only 0.05."),
         (lambda: with_facts(sound(), s_full=MOSTLY_UNKNOWN), "caution", "full hardly knows the control"),
         (lambda: with_facts(sound(), s1_delta=FOREIGN), "caution", "retain hardly knows the control facts"),
         (lambda: sound(n=0), "caution", "No control fact could be scored (1 were skipped)"),
@@ -125,7 +128,7 @@ FOREIGN = torch.full((12, 2), 0.6, dtype=torch.float64)
         (
             lambda: with_facts(sound(), examples=about(3)),
             "caution",
-            "The 12 control facts that count cover only 3 subjects: the interval of damage is rough.",
+            "The 12 control facts that full knows cover only 3 subjects, so the interval of damage is rough.",
         ),
         (
             lambda: with_facts(sound(), sample=SAMPLE),

@@ -58,7 +58,7 @@ def test_a_stand_in_is_named_and_no_place_is() -> None:
     card = model_card(audit)
     (result,) = card.data.eval_results
     assert result.metric_args["stand_in"] == "base"
-    assert "No retain model: 'base'" in card.text and "private" not in str(card)
+    assert "There is no retain model, so 'base'" in card.text and "private" not in str(card)
 
 
 def test_another_card_keeps_what_it_says_and_changes_only_ours() -> None:

@@ -103,7 +103,7 @@ def test_differences_that_all_but_a_few_subjects_share_have_a_caution():
     subjects, near = list("abcdefghijkl"), [0.25 + 0.01 * (i % 3) for i in range(12)]
     pair = {"a": audit(near, subjects=subjects), "b": audit([0.2] * 12, subjects=subjects)}
     told = compare(*pair.values()).caution
-    assert told.startswith("All but a few subjects differ in the same way")
+    assert told.startswith("All but a few subjects have nearly the same difference")
     assert compare_all(pair)["caution"].tolist() == [told]
     far = audit([0.6 + score for score in near], subjects=subjects)
     assert compare(far, pair["b"]).caution is None, "no share of a missed kind could turn its sign"
@@ -134,7 +134,7 @@ def test_what_only_one_measured_is_left_out_and_counted():
 
 def test_nothing_in_common_is_nan_with_the_reason():
     found = compare(audit([0.5, NAN]), audit([NAN, 0.5]))
-    assert found.n == 0 and found.reason == "no example was measured in both"
+    assert found.n == 0 and found.reason == "no example was measured in both audits"
     assert all(math.isnan(v) for v in (found.difference, *found.interval, found.p, found.uds_one))
     alone = compare(audit(ONE, subjects=["Ada"] * 8), audit(OTHER, subjects=["Ada"] * 8))
     assert alone.difference > 0 and math.isnan(alone.p) and "8 examples of one subject" in alone.reason

@@ -103,8 +103,8 @@ def test_a_stand_in_is_named_and_compares_with_its_like_only():
     config = AuditConfig(n_bootstrap=200, stand_in="base")
     audit = synthetic_audit(n=40, erased=1.5, config=config)
     assert audit.reading == "erased, as in base" or "retain" not in audit.reading
-    (text,) = (text for text in audit.warnings if text.startswith("No retain model"))
-    assert "'ckpt/retain', the model before fine-tuning, stands in for it" in text
+    (text,) = (text for text in audit.warnings if text.startswith("There is no retain model"))
+    assert "'ckpt/retain', the model before fine-tuning, is used instead" in text
     with pytest.raises(ConfigError, match=r"they differ in stand_in \(base and None\)|stand_in"):
         compare(audit, synthetic_audit(n=40))
     with pytest.raises(ConfigError, match="stand_in must be one of 'base'"):

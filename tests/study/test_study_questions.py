@@ -35,7 +35,7 @@ def test_first_rows_are_taken_by_name_only_and_with_the_caution(small, fake, tmp
     _seen.clear()  # another test may have been warned already
     with pytest.warns(UdsLensWarning, match="Only the first rows .* The data are sorted by subject"):
         found = study.run({**small, "data": data}, tmp_path / "first", runner=fake())
-    assert "the first rows do not represent the rest" in found.sample
+    assert "so the first rows are not representative" in found.sample
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = study.run(small, tmp_path / "random", runner=fake())

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 Verdict: TypeAlias = Literal["ok", "note", "problem"]
-"""In order: all is well, there is something to know, or something will not work."""
+"""In this order: all is well, there is something to know, or something will not work."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,11 @@ def _devices() -> Iterator[Finding]:
     for number in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(number)
         name = torch.cuda.get_device_name(number)
-        yield _gib(f"cuda:{number} {name}", free, total, "nvidia-smi shows the processes that use it")
+        yield _gib(f"cuda:{number} {name}", free, total, "run nvidia-smi to see which processes use this GPU")
     if torch.cuda.device_count() == 0:
-        yield Finding("GPU", "note", "none usable by torch", "audits run on the CPU: same results, slower")
+        yield Finding(
+            "GPU", "note", "none usable by torch", "audits run on the CPU, which is slower but gives the same results"
+        )
     if (gain := bfloat16_gain(pick_device("auto"))) is not None:
         yield Finding("speed", "note", gain, f"--dtype bfloat16 is enough for a first look ({BFLOAT16_COSTS})")
 
@@ -188,7 +190,7 @@ def _hub() -> Iterator[Finding]:
     names, yes = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), ("1", "ON", "YES", "TRUE")
     offline = [name for name in names if os.environ.get(name, "").upper() in yes]
     if offline:
-        yield Finding("Hub", "note", f"offline ({' and '.join(offline)} set): local files only")
+        yield Finding("Hub", "note", f"offline ({' and '.join(offline)} set): only local files are used")
     else:
         yield Finding("Hub", "ok", "online: missing models and data are downloaded (--offline prevents this)")
     cache = Path(constants.HF_HUB_CACHE)
@@ -288,7 +290,7 @@ def _weights(what: str, folder: Path) -> Iterator[Finding]:
             with safe_open(file, framework="pt"):
                 pass
         except (SafetensorError, OSError) as error:
-            yield Finding(what, "problem", f"{file.name} cannot be read: {error}", "download or save it again")
+            yield Finding(what, "problem", f"{file.name} cannot be read: {error}", "download or save this file again")
 
 
 def _pickled(what: str, file: Path) -> Finding:
@@ -323,7 +325,7 @@ def _together(infos: Mapping[str, CheckpointInfo]) -> Iterator[Finding]:
 
 
 def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
-    """Report checkpoints used in several roles; if `full` and `retain` are the same, there is no scale."""
+    """Report checkpoints used in several roles; if `full` and `retain` are the same, scores have no scale."""
     from uds_lens.models._checkpoint import checkpoint_folders
 
     places = {
@@ -333,7 +335,7 @@ def _same_checkpoint(models: Mapping[str, str]) -> Iterator[Finding]:
     roles: dict[tuple[str, ...], list[str]] = {}
     for role, place in places.items():
         roles.setdefault(place, []).append(role)
-    fatal = "an audit would have a fatal warning: give a model that never saw the forget set as retain"
+    fatal = "pass a model that never saw the forget set as retain; otherwise, the audit will have a fatal warning"
     for same in roles.values():
         if len(same) > 1:
             both = "full" in same and any(_is_retain(role) for role in same)
@@ -352,8 +354,12 @@ def _is_retain(role: str) -> bool:
 def _known(same: Sequence[str]) -> str:
     """Return advice for a checkpoint that fills these roles."""
     if all(map(_is_retain, same)):
-        return "give retain models trained with different seeds"
-    return "its score is known in advance" if any(not role.startswith("unlearned") for role in same) else "give it once"
+        return "pass retain models that were trained with different seeds"
+    return (
+        "the score of this model is known in advance"
+        if any(not role.startswith("unlearned") for role in same)
+        else "pass this model only once"
+    )
 
 
 _SLOWER = 4.0
@@ -371,7 +377,7 @@ def _speed(config: AuditConfig, options: RunOptions) -> Iterator[Finding]:
     factor = product_rate("float32", device) / product_rate(config.dtype, device)
     words = f"a matrix product in {config.dtype} takes {factor:.1f} times as long as in float32 on {device}"
     if factor > _SLOWER:
-        yield Finding("speed", "note", words, "--dtype float32 is faster here, and exact")
+        yield Finding("speed", "note", words, "--dtype float32 is faster on this device, and exact")
     else:
         yield Finding("speed", "ok", words)
 
@@ -456,7 +462,7 @@ def _entities(
     if quoted := spaces_added((row.example for row in plan.encoded.rows), config.entity_space):
         some = ", ".join(quoted[:6]) + (", ..." if len(quoted) > 6 else "")
         fix = "use --entity-space answer, unless you want to reproduce the paper's numbers"
-        words = f"{len(quoted)} directly follow a quotation mark or similar, where prompts would add a space: {some}"
+        words = f"{len(quoted)} directly follow a quotation mark (or similar), where prompts would add a space: {some}"
         yield Finding("entities", "note", words, fix)
     if plan.control is not None:
         found, left_out = len(plan.control.rows), len(plan.control.skipped)
@@ -510,7 +516,7 @@ def ways_to_run(
             "audit",
             "problem",
             str(whole),
-            "--dtype bfloat16, a lower --token-budget, --device-map auto, or another device",
+            "try --dtype bfloat16, a lower --token-budget, --device-map auto, or another device",
         )
     if why is not None:
         yield Finding("audit, streamed", "note", f"not possible: {why}")

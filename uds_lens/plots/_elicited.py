@@ -87,14 +87,15 @@ def elicited_scores(
     return style(
         figure,
         _RECALL,
-        "Marks to the right of retain: the probe extracts more than from retain. Full: the most it can extract.",
+        "Marks to the right of retain: the probe extracts more than it does from retain. Full: the most that it can "
+        "extract.",
         tall=200 + 34 * len(rows),
         **look,
     )
 
 
 def depth_elicited(depth: pd.DataFrame, *, probe: str, decoding: str = "greedy", **look: Unpack[Look]) -> go.Figure:
-    """Plot each example's recall beyond retain's under one probe against its UDS.
+    """Plot, for one probe, how far the recall of each example exceeds retain's recall, against the example's UDS.
 
     Args:
         depth: `ElicitationResults.with_depth(audit)`.
@@ -136,10 +137,11 @@ def depth_elicited(depth: pd.DataFrame, *, probe: str, decoding: str = "greedy",
     return style(
         figure,
         "Recall beyond retain against UDS",
-        f"{shown(probe, limit=40)}, {decoding}. {correlation}; negative: shallowly erased facts are easier to extract.",
+        f"{shown(probe, limit=40)}, {decoding}. {correlation}; if negative, shallowly erased facts are easier to "
+        "extract.",
         tall=400,
         legend=False,
-        note=None if len(rows) else "No example has both values.",
+        note=None if len(rows) else "No example has both a UDS and a recall.",
         **look,
     )
 

@@ -42,8 +42,8 @@ _ORDER_WORDS = {"input": "in input order", "uds": "by UDS, lowest on top", "clus
 _HEATMAP = "LER by example and layer"
 _NAMED_ROWS = 50
 _GROUPS = 1000
-"""Maximum number of rows that are clustered individually. If there are more, half this number are clustered, and each
-remaining row joins the most similar one; all pairs of 20,000 rows would take 3 GB."""
+"""Maximum number of rows that are clustered individually. If there are more rows, half this number are clustered, and
+each remaining row joins the most similar clustered row; all pairs of 20,000 rows would take 3 GB."""
 
 MOST_POINTS = 2000  # in a scatter plot; if there are more examples, a random sample is drawn
 
@@ -58,7 +58,8 @@ def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "u
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure: 0 means as in full, 1 as in retain. NaN cells (no knowledge encoded at that layer) are grey, which
+        The figure; an LER of 0 means that knowledge is as in full, and 1 as in retain. NaN cells (no knowledge encoded
+            at that layer) are grey, which
         is not on the colour scale. Hovering shows entity, question and deltas.
 
     Raises:
@@ -73,7 +74,10 @@ def ler_heatmap(long: pd.DataFrame, examples: pd.DataFrame, *, order: Order = "u
         return style(figure, _HEATMAP, legend=False, note="No example could be scored.", **look)
     layers = sorted(long["layer"].unique())
     if len(long) != n * len(layers):
-        raise DataError(f"{len(long)} rows are not {n} examples x {len(layers)} layers: pass frames of one audit.")
+        raise DataError(
+            f"expected a row for each of {n} examples and {len(layers)} layers; got {len(long)} rows: pass two frames "
+            "of one audit."
+        )
     matrix = {name: long[name].to_numpy(dtype=float).reshape(n, -1) for name in ("ler", "s1_delta", "s2_delta")}
     scores = examples["uds"].to_numpy(dtype=float)
     rows = row_order(matrix["ler"], scores, order)
@@ -255,7 +259,7 @@ def type_bars(types: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
 
     Returns:
         The figure, lowest UDS on top. A type without a bar has no measurable example; a bar without an interval has
-        fewer than two.
+        only one.
 
     Raises:
         DataError: A column is missing.
@@ -320,8 +324,8 @@ def length_scatter(examples: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         **look: Theme, title, width, height (`Look`).
 
     Returns:
-        The figure; points are jittered with a fixed seed. If there are more than 2,000, a random sample is drawn. The
-        mean is drawn for lengths with at least 3 examples.
+        The figure; points are jittered with a fixed seed. If there are more than 2,000 points, a random sample is
+        drawn. The mean is drawn for lengths with at least 3 examples.
 
     Raises:
         DataError: A column is missing.
@@ -388,7 +392,7 @@ def clip_bars(layers: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """Plot, for each layer, the share of KE examples whose LER is clipped to [0, 1].
 
     Where raw LER is above 1 (bars upwards), the unlearned state costs more than retain's (over-erasure). Where it is
-    below 0 (bars downwards), the unlearned state helps `full` recall.
+    below 0 (bars downwards), the unlearned state helps `full` to recall the answer.
 
     Args:
         layers: `audit.layers_frame()`.
@@ -449,7 +453,7 @@ def tau_curve(sweep: pd.DataFrame, *, tau: float | int | None = None, **look: Un
 
     Returns:
         The figure, with evenly spaced thresholds; a gap in UDS means that nothing is measurable at that threshold, or
-        that stage 2 was not measured at every layer that counts.
+        that stage 2 was not measured at every layer that counts at that threshold.
 
     Raises:
         DataError: A column is missing.
@@ -511,6 +515,6 @@ def tau_curve(sweep: pd.DataFrame, *, tau: float | int | None = None, **look: Un
     hover_head(figure, "at this threshold")
     subtitle = "KE layers: S1 above tau; band: smallest to largest number per example."
     if (sweep["uds"].isna() & (sweep["n_measured"] > 0)).any():
-        subtitle += " A gap in UDS: stage 2 was not measured at every layer that counts there."
+        subtitle += " A gap in UDS: stage 2 was not measured at every layer that counts at that tau."
     subtitle += " Dotted: the tau of this audit." if tau in values else ""
     return style(figure, "UDS and KE layers by threshold", subtitle, tall=560, **look)

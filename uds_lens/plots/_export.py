@@ -59,14 +59,16 @@ def save_figure(
     if path.exists() and not overwrite:
         raise ResultFormatError(f"{str(path)[-200:]!r} exists: choose another name, or save with overwrite=True.")
     check_writable(path, directory=False, overwrite=True)
-    require_package("kaleido", needed_by=f"saving a figure as .{kind} needs", instead="Or save it as .html.")
+    require_package(
+        "kaleido", needed_by=f"saving a figure as .{kind} needs", instead="Alternatively, save the figure as .html."
+    )
     try:
         picture = figure.to_image(format=kind, width=width or figure.layout.width or WIDTH, height=height, scale=scale)
     except Exception as error:
         if "chrome" in f"{type(error).__name__} {error}".lower():
             raise MissingDependencyError(
                 f"saving a figure as .{kind} needs Chrome or Chromium: install it, or run plotly_get_chrome. "
-                "Or save it as .html."
+                "Alternatively, save the figure as .html."
             ) from error
         raise UdsLensError(f"kaleido could not draw the figure: {error}") from error
     atomic_write_bytes(path, picture)

@@ -168,7 +168,7 @@ def filter_dots(robust: pd.DataFrame, *, value: Robustness = "rob", **look: Unpa
     rows = robust[robust["models"] == "own"] if "models" in robust.columns else robust
     unknown = set(rows["filter"]) - set(_FILTERS)
     if unknown:
-        raise DataError(f"filters are {', '.join(_FILTERS)}; the frame has {sorted(unknown)[0]!r}.")
+        raise DataError(f"the filter must be one of {', '.join(_FILTERS)}; the frame has {sorted(unknown)[0]!r}.")
     order = [name for name in _FILTERS if name in set(rows["filter"])]
     colours, figure = palette(look.get("theme", "light")), go.Figure()
     values = rows.pivot(index="metric", columns="filter", values=value).astype(float)
@@ -213,7 +213,7 @@ def filter_dots(robust: pd.DataFrame, *, value: Robustness = "rob", **look: Unpa
 
 
 def method_dumbbell(ranking: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot the score of each method without (ring) and with (dot) the depth metric, and its ranks.
+    """Plot the score of each method without (ring) and with (dot) the depth metric, and the method's ranks.
 
     Args:
         ranking: `uds_lens.meta.rank(...)`: `method`, `model`, `score_without`, `score_with`, `rank_without`,
@@ -499,7 +499,7 @@ def pool_histogram(
         metric: Column to draw, on its own scale.
         label: Column that says whether a model knows the data; rows without a value are not drawn.
         thresholds: `uds_lens.meta.thresholds(...)`: `metric`, `value`, `chosen`; the chosen threshold is a dashed line,
-            equally good ones are dotted.
+            equally good thresholds are dotted lines.
         **look: Theme, title, width, height (`Look`).
 
     Returns:
@@ -594,7 +594,7 @@ def rank_probabilities(ranks: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
         The figure, best expected rank on top. Tied methods share the better rank, so rows sum to 1 but columns may not.
 
     Raises:
-        DataError: A column is missing, or a method has the same rank twice (rows of several views).
+        DataError: A column is missing, or a method has the same rank twice (because the rows belong to several views).
 
     Example:
         >>> import pandas as pd
@@ -604,7 +604,9 @@ def rank_probabilities(ranks: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
     """
     require(ranks, ["method", "rank", "probability"], source="uds_lens.meta.stability(...)")
     if ranks.duplicated(["method", "rank"]).any():
-        raise DataError("a method has the same rank twice: choose the rows of one `resampled` and one `view`.")
+        raise DataError(
+            "a method has the same rank twice: select the rows with one value of `resampled` and one of `view`."
+        )
     colours, figure = palette(look.get("theme", "light")), go.Figure()
     varying = ranks[ranks["probability"].notna()]
     table = varying.pivot(index="method", columns="rank", values="probability").fillna(0.0)

@@ -372,7 +372,7 @@ def lens_against_uds(
 
 Value: TypeAlias = Literal["ler", "s2"]  # what is compared: LER, or S2 in nats per token
 
-_PARTLY = "Gap in S2: some examples were not measured there, because the layer does not count in their score."
+_PARTLY = "Gap in S2: some examples were not measured at that layer, because it does not count in their score."
 
 _VALUE_WORDS = {
     "ler": ("mean LER", "Mean LER over the examples whose answer is encoded at the layer; 0 intact, 1 erased."),
@@ -399,7 +399,7 @@ def compare_layers(
         models: A mapping from name to `layers_frame()`; with `_low` and `_high` columns, hovering shows the interval of
             the mean.
         value: `ler`, or `s2` in nats per token.
-        chosen: Model to emphasise; None draws all alike.
+        chosen: Model to emphasise; None draws all models alike.
         references: Models drawn in grey and dotted, for comparison (`full`, `retain`).
         **look: Theme, title, width, height (`Look`).
 
@@ -690,8 +690,9 @@ def patch_heatmap(
     one_text = "row" not in grid.columns or grid["row"].nunique() == 1
     if down == "position" and (not one_text or grid.duplicated(["layer", "position"]).any()):
         raise DataError(
-            "the grid has positions from several texts, where one number stands for different words: pass one row, "
-            'grid[grid["row"] == 0], or replace `position` by a column `cell` with names of your own.'
+            "the grid has positions from several texts, in which the same position holds different words: pass the "
+            "positions of one row, "
+            'grid[grid["row"] == 0], or replace `position` by a column `cell` that holds names of your own.'
         )
     table = grid.pivot_table(index=down, columns="layer", values="lost", aggfunc="mean", sort=down != "cell")
     table = table.reindex(columns=range(int(table.columns.min()), int(table.columns.max()) + 1))
@@ -724,7 +725,7 @@ def patch_heatmap(
     return style(
         figure,
         f"Loss by layer and {kind}" if kind else "Loss by layer",
-        "Blue: lost; orange: more probable than before; grey: not patched.",
+        "Blue: probability lost; orange: answer more probable than before; grey: not patched.",
         tall=158 + 22 * max(8, len(names)),
         legend=False,
         **look,

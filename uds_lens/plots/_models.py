@@ -213,7 +213,7 @@ def utility_frontier(
     Args:
         models: One row per model: `model`, `method`, and the columns named by `depth` and `utility`.
         depth: Column with the depth of erasure; higher means deeper.
-        utility: Column with utility relative to full (1 is full's own).
+        utility: Column with utility relative to full (1 is the utility of full itself).
         references: Rows for `full` and `retain`, with the same columns except `method`; drawn as stars and not part of
             the frontier.
         min_utility: Minimum utility, drawn as a dotted line.
@@ -327,7 +327,7 @@ def depth_utility(
     Args:
         models: One row per model: `model`, `utility`, `uds`, and, if there are intervals, `uds_low`, `uds_high`.
         label: Title of the utility axis.
-        chosen: Model to emphasise; None draws all alike.
+        chosen: Model to emphasise; None draws all models alike.
         references: Models drawn as grey stars; they are not part of the frontier.
         **look: Theme, title, width, height (`Look`).
 

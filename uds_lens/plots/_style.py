@@ -63,7 +63,7 @@ class Palette:
 
     @property
     def erasure(self) -> list[list[Any]]:
-        """`scale` as a plotly colour scale."""
+        """Return `scale` as a plotly colour scale."""
         return [[i / (len(self.scale) - 1), colour] for i, colour in enumerate(self.scale)]
 
 

@@ -76,7 +76,7 @@ def host_depths(models: pd.DataFrame, *, references: Collection[str] = (), **loo
 
 
 def recovered_by_band(candidates: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Draw the share of the loss undone by each band of `full`'s blocks, one colour per width, and by its attention.
+    """Draw the share of the loss undone by each band of `full`'s blocks, one colour per width, and by attention alone.
 
     Args:
         candidates: `Transplant.candidates_frame()`: `donor`, `blocks`, `first`, `last`, `width`, `attention`,

@@ -144,8 +144,8 @@ def _damage(audit: DepthAudit) -> dict[str, Any] | None:
         own = f" (probability of the retained entities: {said})"
     losses = (
         f"Loss: {damage.control_loss:.3f} nats/token on {facts} retained facts (with {roles.retain}'s states: "
-        f"{damage.retain_loss:.3f}), and {damage.forget_loss:.3f} on the forget facts. Measured only at the "
-        f"entities, after the correct beginning of the answer{own}; for whole answers, use uds-lens metrics "
+        f"{damage.retain_loss:.3f}), and {damage.forget_loss:.3f} on the forget facts. The loss is measured only at "
+        f"the entities, after the correct beginning of the answer{own}; for whole answers, use uds-lens metrics "
         "--retain-data."
     )
     return {
@@ -201,8 +201,8 @@ def next_steps(
     )
     if again:
         yield Step(
-            f"Audit again, with facts that should be retained{yours} to rule out damage, and with transplants to rule "
-            "out hiding.",
+            f"Repeat the audit with facts that should be retained{yours}, to rule out damage, and with transplants, "
+            "to rule out hidden knowledge.",
             "\n".join(f"{command} --out audits-again" for command in again),
         )
     if not utility:
@@ -562,7 +562,7 @@ def write(
         references: Names of audits that serve as references, which are drawn in grey and not selected when the page
             opens. Audits of `full` and `retain` are recognised by their weights and need not be named.
         elicitations: Results of `elicitation.elicit` on audited models, matched to audits by the models' weights. They
-            add to the depth how much was extracted beyond retain.
+            add to the page how much more each probe extracted from the model than from retain.
         short_paths: Shorten local paths to their last two parts, for a page that is to be shared.
 
     Returns:

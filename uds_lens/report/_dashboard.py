@@ -439,7 +439,7 @@ def dashboard(
             or the result of one of the readers in `uds_lens.meta`. Rows with `knows` are pool models, and rows without
             `method` are references.
         path: HTML file to write, atomically.
-        pools: Pool models, with `knows` and metrics, if these are not among `models`. From the pools come F with
+        pools: Pool models, with `knows` and metrics, if these are not among `models`. The pools provide F with
             intervals, thresholds, histograms and the differences between metrics.
         robust: Result of `uds_lens.meta.robustness_by_filter`, which adds Q, R and Rob, and a choice of filters.
         points: Result of `uds_lens.meta.perturbation_points`, which adds scatter plots.

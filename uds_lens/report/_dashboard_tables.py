@@ -253,7 +253,7 @@ def gather(
     points: pd.DataFrame | None = None,
     options: DashboardOptions | None = None,
 ) -> Tables:
-    """Make all tables of a dashboard; arguments as for `uds_lens.report.dashboard`."""
+    """Make all tables of a dashboard; the arguments are those of `uds_lens.report.dashboard`."""
     import pandas as pd
 
     options = options or DashboardOptions()

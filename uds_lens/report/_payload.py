@@ -113,8 +113,8 @@ def transplants_among(audits: Mapping[str, DepthAudit], metrics: MetricSources) 
         names = [name for name, audit in audits.items() if audit.models["unlearned"].fingerprint == weights]
         if not names:
             raise ConfigError(
-                f"the transplant of {source.models['unlearned'].name!r} belongs to none of the audits: its model has "
-                "different weights."
+                f"the transplant of {source.models['unlearned'].name!r} belongs to none of the audits: no audited "
+                "model has the weights of its model."
             )
         fitting = [name for name in names if source.differs_from(audits[name]) is None]
         found |= dict.fromkeys(fitting or [name for name in names if name not in found], source)
@@ -322,7 +322,7 @@ def lens_deltas(audits: Mapping[str, DepthAudit], sources: Sequence[LensSource])
         if not used:
             raise ConfigError(
                 f"the Logit Lens values of {_lens_subject(source)} belong to none of the audits on the page: expected "
-                "the same three models, examples of the audit, the raw protocol and the site resid_post."
+                "values for the three models and the examples of an audit with raw prompts at the site resid_post."
             )
     return deltas
 
@@ -345,8 +345,8 @@ def _lens_rows(source: LensSource) -> dict[str, tuple[Sequence[float], Sequence[
     lens, subject = source.metrics.get("logit_lens"), _lens_subject(source)
     if lens is None or "s1_delta" not in lens.details:
         raise ConfigError(
-            f"the metrics of {subject} contain no Logit Lens values per layer: measure logit_lens with this release, "
-            "with a full and a retain model."
+            f"the metrics of {subject} contain no Logit Lens values per layer: measure logit_lens again with this "
+            "release, and pass a full and a retain model."
         )
     try:
         sides = [map(list, np.array(lens.details[name], dtype=float)) for name in ("s1_delta", "s2_delta")]

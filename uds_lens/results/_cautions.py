@@ -74,7 +74,7 @@ def cautions(audit: DepthAudit) -> tuple[Caution, ...]:
 
 
 def _equal_weights(audit: DepthAudit) -> Iterator[Caution]:
-    """Equal weights of `full` and `retain` make all scores meaningless; equal weights of others are worth a note."""
+    """Equal weights of `full` and `retain` make all scores meaningless; other equal weights are worth a note."""
     for a, b in audit.equal_weights:
         level: Level = "fatal" if _both_references(a, b) else "note"
         yield Caution(level, f"{_named(audit, a)} and {_named(audit, b)} have identical weights.", f"{a} = {b}")
@@ -93,7 +93,7 @@ def _both_references(a: str, b: str) -> bool:
 
 
 def _knowledge(audit: DepthAudit) -> Iterator[Caution]:
-    """Warn unless `full` knows what `retain` does not; in the reverse case, they were probably swapped."""
+    """Warn unless `full` knows what `retain` does not; in the reverse case, the two models were probably swapped."""
     if not audit.examples or any(_both_references(a, b) for a, b in audit.equal_weights):
         return
     probability, (full, retain, *_) = math.exp(float(audit.s_full.mean())), audit.config.roles
@@ -119,7 +119,7 @@ def _knowledge(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution(
             "caution",
             f"{full} hardly knows the forget set: it gives the entities a probability of {probability:.2g} per token. "
-            "Check that it was trained on these examples, with prompts in this form.",
+            f"Check that {full} was trained on these examples and with the prompts of this audit.",
             f"hardly known to {full}",
         )
 
@@ -133,20 +133,22 @@ def _stand_in(audit: DepthAudit) -> Iterator[Caution]:
         drawn, counted = audit.provenance.get("counterfactual", {}), ""
         if audit.config.counterfactual != "no_question":
             fewest, most = drawn.get("fewest", "?"), drawn.get("draws", "?")
-            counted = f" ({most if fewest == most else f'{fewest} to {most}'} for each example)"
+            counted = f" ({most if fewest == most else f'{fewest} to {most}'} subjects for each example)"
         yield Caution(
             "caution",
-            f"No {roles.retain_model}: {roles.full}'s own states on {_ASKED[audit.config.counterfactual]} stand in for "
-            f"it{counted}, so a score of 1 means as little knowledge as in those states. Such scores can be compared "
-            f"with each other, but not with scores against {roles.a_retain_model}.",
+            f"There is no {roles.retain_model}, so {roles.full}'s own states on "
+            f"{_ASKED[audit.config.counterfactual]}{counted} are used instead, and a score of 1 means as little "
+            "knowledge as in those states. Such scores can be compared with each other, but not with scores against "
+            f"{roles.a_retain_model}.",
             f"no {roles.retain_model}",
         )
     elif audit.config.stand_in == "base":
         yield Caution(
             "caution",
-            f"No {roles.retain_model}: {audit.models['retain'].name!r}, the model before fine-tuning, stands in for "
-            "it. A score of 1 means as little knowledge as in that model, which never learned the retained facts "
-            f"either. Such scores can be compared with each other, but not with scores against {roles.a_retain_model}.",
+            f"There is no {roles.retain_model}, so {audit.models['retain'].name!r}, the model before fine-tuning, is "
+            "used instead. A score of 1 means as little knowledge as in that model, which never learned the retained "
+            "facts either. Such scores can be compared with each other, but not with scores against "
+            f"{roles.a_retain_model}.",
             f"no {roles.retain_model}",
         )
 
@@ -156,7 +158,7 @@ def _several_retains(audit: DepthAudit) -> Iterator[Caution]:
     one = audit.config.roles.retain_model
     text = f"Measured against {len(audit.retains)} {one}s"
     if audit.retains and math.isnan(low):
-        yield Caution("note", f"{text}; with at least one of them, nothing is measurable.", f"several {one}s")
+        yield Caution("note", f"{text}; against at least one of them, nothing is measurable.", f"several {one}s")
     elif audit.retains:
         text += f": the scores range from {low:.3f} to {high:.3f}."
         level: Level = "caution" if high - low > RETAINS_APART else "note"
@@ -195,8 +197,8 @@ def about_first_rows(sorted_by: str | None) -> str:
     if sorted_by is None:
         return "Subjects are mixed in these data, but a random sample is safer."
     if sorted_by == "unknown":
-        return "Files are often sorted (by author, by type of question), so the first rows may not represent the rest."
-    return f"The data are sorted by {sorted_by}: the first rows do not represent the rest."
+        return "Files are often sorted (by author, by type of question), so the first rows may not be representative."
+    return f"The data are sorted by {sorted_by}, so the first rows are not representative."
 
 
 def _measurable(audit: DepthAudit) -> Iterator[Caution]:
@@ -220,8 +222,8 @@ def _measurable(audit: DepthAudit) -> Iterator[Caution]:
     elif missing > len(audit.examples) / 4:
         yield Caution(
             "caution",
-            f"{missing} of {len(audit.examples)} examples are not measurable (no layer where {full} encodes more than "
-            f"{retain}) and do not count.",
+            f"{missing} of {len(audit.examples)} examples are not measurable (there is no layer where {full} encodes "
+            f"more than {retain}) and are left out of the score.",
             f"{missing / len(audit.examples):.0%} not measurable",
         )
 
@@ -237,7 +239,8 @@ def _few_subjects(audit: DepthAudit) -> Iterator[Caution]:
     elif basis.few:
         yield Caution(
             "caution",
-            f"Only {basis.counted}: treat the subject-level interval as rough ({FEW_CLUSTERS} or more are needed).",
+            f"Only {basis.counted}: treat the subject-level interval as rough ({FEW_CLUSTERS} or more subjects are "
+            "needed).",
             str(basis),
         )
 
@@ -250,8 +253,8 @@ def _subjects_alike(audit: DepthAudit) -> Iterator[Caution]:
     if enough and not follows and left_by_one(audit.uds_interval, audit.uds, basis.n):
         yield Caution(
             "note",
-            f"The {basis.by}s' scores are so similar that a single different one among {basis.n} would move the mean "
-            f"out of the interval: it does not cover kinds of {basis.by} that the sample lacks.",
+            f"The {basis.by}s' scores are so similar that the mean would leave its interval if one of {basis.n} had a "
+            f"very different score: the interval does not cover kinds of {basis.by} that the sample lacks.",
             f"{basis.by}s alike",
         )
 
@@ -270,7 +273,7 @@ def _about_added(audit: DepthAudit) -> str:
     return (
         f"{added} of {len(audit.examples)} entities directly follow an opening quote or a similar character, where "
         f"entity_space='always' inserts a space that the answer lacks, so {audit.config.roles.full} may seem not to "
-        "know them"
+        "know these entities"
     )
 
 
@@ -289,8 +292,8 @@ def _given_away(audit: DepthAudit) -> Iterator[Caution]:
     if copied := [example.id for example in audit.examples if given_away(example)]:
         text = (
             f"{len(copied)} of {len(audit.examples)} entities already occur in the question or earlier in the answer, "
-            f"so a model can copy what it does not know ({_some(copied)}). Choose other words as entities, or leave "
-            "these rows out."
+            f"so a model can copy these entities without knowing them ({_some(copied)}). Choose other words as "
+            "entities, or leave these rows out."
         )
         level: Level = "caution" if len(copied) > MANY_GIVEN_AWAY * len(audit.examples) else "note"
         yield Caution(level, text, f"{len(copied)} given away")
@@ -319,8 +322,8 @@ def _begins_answer(audit: DepthAudit) -> Iterator[Caution]:
             "note",
             f"{len(first)} of {len(audit.examples)} entities come first in their answer, so the raw prompt ends in a "
             f"space that is a separate token. {audit.config.roles.full} gives these entities a probability of "
-            f"{fmean(first):.3f} and the others {fmean(others):.3f}, so it seems not to know them (`prefix` is empty "
-            f"in the table of examples). {len(counted)} of them are "
+            f"{fmean(first):.3f}, and all other entities one of {fmean(others):.3f}, so it seems not to know the "
+            f"former (`prefix` is empty in their rows of the table of examples). {len(counted)} of these examples are "
             f"measurable{f', with a mean UDS of {fmean(counted):.3f}' if counted else ''}.",
             f"{len(first)} at the start",
         )
@@ -377,13 +380,13 @@ def _other_prompts(audit: DepthAudit) -> Iterator[Caution]:
         were, seem = "was", "it may seem to know less than it does"
     then = trained[others[0]]
     text = (
-        f"According to the training records, {who} {were} trained with {names[then]}, but audited with "
-        f"{names[asked]}: {seem}."
+        f"According to the training records, {who} {were} trained with {names[then]}, but audited with {names[asked]}, "
+        f"so {seem}."
     )
     if len(set(trained.values())) == 1:  # all models agree, so the prompts were chosen for the audit
         yield Caution("note", text, f"trained with {then} prompts")
     else:
-        text += " The records of the other models agree with the prompts of this audit."
+        text += " The records of the other models match the prompts of this audit."
         text += " Only models trained with the same prompts can be compared fairly."
         yield Caution("caution", text, f"{', '.join(others)} trained with {then} prompts")
 
@@ -394,10 +397,10 @@ def _answers_opened(audit: DepthAudit) -> Iterator[Caution]:
         asked, written = map(repr, opened)
         yield Caution(
             "caution",
-            f"The chat template begins an answer to be generated with {asked}, but a given answer with {written}. "
-            "The entities were scored after the latter, as in training on whole conversations. A model that learned "
-            "its answers after other text may seem to know less than it does (template_kwargs sets template options "
-            "such as enable_thinking).",
+            f"The chat template begins an answer to be generated with {asked}, but a given answer with {written}. The "
+            "entities were scored after the beginning of a given answer, as in training on whole conversations. A "
+            "model trained with another beginning may seem to know less than it does (template_kwargs sets template "
+            "options such as enable_thinking).",
             "answers opened in two ways",
         )
 
@@ -409,8 +412,9 @@ def _off_distribution(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution(
             "caution",
             f"Off-distribution patches at layer{'s' if len(layers) > 1 else ''} {_some(layers)}: the "
-            f"{audit.config.roles.unlearned} states are far from those they replace (mean cosine below 0.5, or norm "
-            "different by more than a factor of 2), so a high delta there may show damage rather than erasure.",
+            f"{audit.config.roles.unlearned} states are far from the states that they replace (mean cosine below 0.5, "
+            "or norm different by more than a factor of 2), so a high delta at such a layer may show damage rather "
+            "than erasure.",
             "off-distribution",
         )
 
@@ -420,13 +424,13 @@ def damage_signs(audit: DepthAudit) -> tuple[str, ...]:
     damage, prob, roles, signs = audit.damage_estimate, audit.entity_prob, audit.config.roles, []
     if damage.control_loss > DAMAGED * max(damage.retain_loss, LEAST_LOSS):
         signs.append(
-            f"the {roles.unlearned} states cost {damage.control_loss:.2f} nats per token on them, {roles.retain}'s "
-            f"states {damage.retain_loss:.2f}"
+            f"the {roles.unlearned} states cost {damage.control_loss:.2f} nats per token on these facts, but "
+            f"{roles.retain}'s states only {damage.retain_loss:.2f}"
         )
     if prob.control_unlearned < LEAST_SAID * prob.control_full:
         signs.append(
-            f"the model itself gives the retained entities a probability of {prob.control_unlearned:.3f}, "
-            f"{roles.full} {prob.control_full:.3f}"
+            f"the model itself gives the retained entities a probability of {prob.control_unlearned:.3f}, but "
+            f"{roles.full} gives them one of {prob.control_full:.3f}"
         )
     return tuple(signs)
 
@@ -450,29 +454,30 @@ def _control(audit: DepthAudit) -> Iterator[Caution]:
     basis = interval_basis(control.s_full[control.known], of_rows(control.subjects, control.known))
     if not n:
         yield Caution(
-            "caution", f"No control fact could be scored ({n_skipped} were skipped): damage is NaN.", "no control"
+            "caution", f"No control fact could be scored ({n_skipped} were skipped), so damage is NaN.", "no control"
         )
     elif known < n / 2:
         yield Caution(
             "caution",
             f"{full} hardly knows the control facts: it gives {n - known} of {n} entities a probability below "
-            f"{LEAST_KNOWN:g} per token, so these do not count. Damage needs facts known to both {full} and {retain}.",
+            f"{LEAST_KNOWN:g} per token, so these facts are left out. Damage can only be measured on facts known to "
+            f"both {full} and {retain}.",
             "weak control",
         )
     elif here > UNKNOWN_TO_RETAIN * there:
         yield Caution(
             "caution",
             f"{retain} hardly knows the control facts: its states cost {here:.2f} nats per token on them, and "
-            f"{there:.2f} on the forget facts. Damage needs facts known to both {full} and {retain}.",
+            f"{there:.2f} on the forget facts. Damage can only be measured on facts known to both {full} and {retain}.",
             "weak control",
         )
     elif basis.few or known == 1:
-        facts = "The only control fact that counts covers"
+        facts = f"The only control fact that {full} knows covers"
         if known > 1:
-            facts = f"The {known} control facts that count cover"
+            facts = f"The {known} control facts that {full} knows cover"
         yield Caution(
             "caution",
-            f"{facts} only {basis.counted}: the interval of damage is {'missing' if basis.n == 1 else 'rough'}.",
+            f"{facts} only {basis.counted}, so the interval of damage is {'missing' if basis.n == 1 else 'rough'}.",
             f"control: {basis}",
         )
     if (sample := control.sample) is not None:
@@ -480,7 +485,7 @@ def _control(audit: DepthAudit) -> Iterator[Caution]:
         if sample["sample"] == "random":
             yield Caution("note", f"A random sample was measured: {part} (seed {sample['seed']}).", "sample of control")
         else:
-            more = ", and the data are or may be sorted, so damage on the rest may differ."
+            more = ", and the data are or may be sorted, so damage on the other facts may differ."
             if sample.get("sorted_by", "unknown") is None:
                 more = "; a random sample is safer."
             yield Caution("caution", f"Only the first {part} were measured{more}", "first control facts")
@@ -501,7 +506,8 @@ def _as_the_answers(audit: DepthAudit) -> Iterator[Caution]:
     if not reference and abs(audit.uds - audit.output_depth) <= AS_ANSWERS:
         yield Caution(
             "note",
-            f"The depth score adds little to the unpatched answers: output depth is within {AS_ANSWERS:g} of it.",
+            "The depth score adds little to the unpatched answers: it differs from output depth by at most "
+            f"{AS_ANSWERS:g}.",
             "as the answers",
         )
 
@@ -515,8 +521,8 @@ def _quantised(audit: DepthAudit) -> Iterator[Caution]:
             "caution",
             f"The audited model is quantised ({stored['unlearned']}), but {' and '.join(unlike)} "
             f"{'is' if len(unlike) == 1 else 'are'} not quantised in the same way. Quantisation alone changes the "
-            f"score (in our study, 4 bits raised {roles.full}'s own score by 0.09): for comparison, also audit "
-            f"{roles.full} and {roles.retain}, quantised in the same way.",
+            f"score (in our study, quantisation to 4 bits raised {roles.full}'s own score by 0.09). For comparison, "
+            f"also audit {roles.full} and {roles.retain}, quantised in the same way.",
             "quantised",
         )
 
@@ -537,7 +543,7 @@ def _engines(audit: DepthAudit) -> Iterator[Caution]:
         yield Caution(
             "caution",
             f"Stage 1 was measured with the {first} engine and stage 2 with the {second} engine. If the fast engine "
-            "failed in stage 2, its stage 1 results may also be wrong: measure both with engine 'naive'.",
+            "failed in stage 2, its stage 1 results may also be wrong: measure both stages with engine 'naive'.",
             "two engines",
         )
 
@@ -580,8 +586,8 @@ def cautions_between(audits: Mapping[str, DepthAudit]) -> Iterator[tuple[tuple[s
     unlike = differing((name, conditions_of(audit)) for name, audit in audits.items())
     for role in ("full", "retain"):
         if role in unlike:
-            yield (), f"The audits use different {role} models: their scores are on different scales."
+            yield (), f"The audits use different {role} models, so their scores are on different scales."
     if settings := differing_settings(audits.values()):
-        yield (), f"The audits differ in {', '.join(settings)}: their scores are not comparable."
+        yield (), f"The audits differ in {', '.join(settings)}, so their scores are not comparable."
     if QUESTIONS in unlike:
-        yield (), "The audits were measured on different examples, or tokenised them differently."
+        yield (), "The audits were measured on different examples, or on differently tokenised ones."

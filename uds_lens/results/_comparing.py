@@ -173,8 +173,8 @@ def models_frame(audits: Mapping[str, DepthAudit]) -> pd.DataFrame:
 def audit_names(audits: Sequence[DepthAudit], *, places: Sequence[str | os.PathLike[str]] | None = None) -> list[str]:
     """Give audits short names that distinguish them.
 
-    A name is that of `short_names` for the unlearned model. Audits of one model also get the settings that differ, the
-    directories of the saved audits, or a number.
+    Each name is the one that `short_names` gives to the unlearned model. Audits of one model also get the settings that
+    differ, the directories of the saved audits, or a number.
 
     Args:
         audits: Any number of audits.
@@ -199,7 +199,7 @@ def audit_names(audits: Sequence[DepthAudit], *, places: Sequence[str | os.PathL
 
 
 def _with_settings(name: str, audits: Sequence[DepthAudit]) -> list[str]:
-    """Add to the name that several audits share the settings in which they differ."""
+    """Append to each audit's name, which several audits share, the settings in which these audits differ."""
     differing, named = differing_settings(audits), []
     for config in (audit.config for audit in audits):
         values = [f"tau {config.tau:g}" if key == "tau" else str(getattr(config, key)) for key in differing]
@@ -216,8 +216,8 @@ _ALIKE_WITHIN = 0.02
 cases with one different subject in 50 that a criterion relative to the mean misses (`benchmarks/sign_flips.py`)."""
 
 _ALIKE = (
-    "All but a few subjects differ in the same way. With so few subjects, a kind of subject missing from the data may "
-    "be common enough to reverse the sign, so the interval may be too narrow and p too small."
+    "All but a few subjects have nearly the same difference. With so few subjects, a kind of subject missing from the "
+    "data may be common enough to reverse the sign, so the interval may be too narrow and p too small."
 )
 
 
@@ -228,7 +228,7 @@ class Contrast(NamedTuple):
     """The mean; NaN if no question has a value."""
 
     interval: Interval
-    """Interval over subjects; NaN with fewer than two subjects, and for equal differences without bounds."""
+    """Interval over subjects; NaN with fewer than two subjects, and for equal differences if there are no `bounds`."""
 
     p: float
     """Two-sided p-value against 0; NaN with fewer than two subjects."""
@@ -237,10 +237,10 @@ class Contrast(NamedTuple):
     """Number of questions."""
 
     n_subjects: int
-    """Number of subjects; a question without a subject counts as its own."""
+    """Number of subjects; a question without a subject counts as a subject of its own."""
 
     caution: str | None = None
-    """Why the interval may be too narrow and p too small: all but a few subjects differ in the same way."""
+    """Why the interval may be too narrow and p too small: all but a few subjects have nearly the same difference."""
 
 
 def contrast(
@@ -271,9 +271,9 @@ def contrast(
             1) as the largest possible difference in either direction.
 
     Returns:
-        The mean with its interval and p-value. Both are based only on the subjects in the data: if all but a few of
-        these differ in the same way, the interval may be too narrow and p too small (`benchmarks/sign_flips.py`), and
-        `caution` says so.
+        The mean with its interval and p-value. Interval and p-value are based only on the subjects in the data: if all
+        but a few of these have nearly the same difference, the interval may be too narrow and p too small
+        (`benchmarks/sign_flips.py`), and `caution` says so.
 
     Raises:
         ConfigError: `confidence` is not between 0 and 1.
@@ -421,7 +421,7 @@ class AuditDifference(NamedTuple):
     """UDS of one audit minus UDS of another, over the examples measured in both."""
 
     difference: float
-    """In [-1, 1]; above 0, the first model is erased more deeply. NaN if no example was measured in both."""
+    """In [-1, 1]; above 0, the first model is erased more deeply. NaN if no example was measured in both audits."""
 
     interval: Interval
     """Interval over subjects, in [-1, 1]; NaN with fewer than two subjects."""
@@ -430,10 +430,10 @@ class AuditDifference(NamedTuple):
     """Two-sided p-value against 0; NaN with fewer than two subjects. Not adjusted for multiple comparisons."""
 
     n: int
-    """Number of examples measured in both."""
+    """Number of examples measured in both audits."""
 
     n_subjects: int
-    """Number of subjects; an example without a subject counts as its own."""
+    """Number of subjects; an example without a subject counts as a subject of its own."""
 
     uds_one: float
     """UDS of the first audit on these examples."""
@@ -448,10 +448,11 @@ class AuditDifference(NamedTuple):
     """Why the difference, its interval or its p-value is NaN; None if all are defined."""
 
     fatal: tuple[str, ...] = ()
-    """Fatal warnings of either audit. If there are any, the numbers do not show which model is erased more deeply."""
+    """Fatal warnings of either audit. If there are any fatal warnings, the numbers do not show which model is erased
+    more deeply."""
 
     caution: str | None = None
-    """Why the interval may be too narrow and p too small: all but a few subjects differ in the same way."""
+    """Why the interval may be too narrow and p too small: all but a few subjects have nearly the same difference."""
 
 
 def compare(
@@ -461,8 +462,8 @@ def compare(
 
     With d_i = UDS_a(i) - UDS_b(i) over the examples measured in both (same id, question, answer, entity and tokens),
     the difference is the mean of d; interval and p-value are those of `contrast`. With k subjects, p is never below `2
-    ** (1 - k)`, so fewer than six subjects cannot bring it below 0.05. Interval and p-value are based only on the
-    subjects in the data; `caution` says whether all but a few of them differ in the same way.
+    ** (1 - k)`, so with fewer than six subjects, p cannot be below 0.05. Interval and p-value are based only on the
+    subjects in the data; `caution` says whether all but a few of these subjects have nearly the same difference.
 
     Scores must have the same meaning in both audits: same settings, `full` and `retain`. A different `retain` is
     allowed if `full` and the unlearned model are the same; the difference is then the effect of the choice of retain.
@@ -520,8 +521,8 @@ def compare_all(
         `low`, `high`, `p`, `p_holm`, `p_holm_least` (the smallest possible adjusted p with this number of pairs and
         subjects; if it is 0.05 or more, no difference could have been significant at that level), `n`, `n_subjects`,
         `n_left_out`, `left_out` (in words), `reference` (whether either audit is a reference), `reason`, `fatal` (fatal
-        warnings of either, in words; empty if there are none), `caution` (empty if there is none). A pair that is not
-        comparable has NaN and a reason.
+        warnings of either audit, in words; empty if there are none), `caution` (empty if there is none). A pair that is
+        not comparable has NaN and a reason.
 
     Raises:
         ConfigError: There are fewer than two audits, a name in `references` is not an audit's, or `confidence` is not
@@ -589,10 +590,10 @@ def _compared(a: DepthAudit, b: DepthAudit, **how: Any) -> AuditDifference:
         low = high = mean.value  # same model and same scale, so no subject can differ
     reason = None
     if mean.n == 0:
-        reason = "no example was measured in both"
+        reason = "no example was measured in both audits"
     elif mean.n_subjects < 2:
         which = "one example was" if mean.n == 1 else f"{mean.n} examples of one subject were"
-        reason = f"only {which} measured in both: no interval and no p-value"
+        reason = f"only {which} measured in both audits, so there is no interval and no p-value"
     return AuditDifference(
         difference=mean.value,
         interval=Interval(float(np.clip(low, -1, 1)), float(np.clip(high, -1, 1))),

@@ -87,7 +87,8 @@ class DepthAudit(Stage1):
     not measured."""
 
     control_s_unlearned: Float[Tensor, "fact"] | None = None
-    """The same on the control facts; also None without a control."""
+    """Mean log-probability of the entity in the control facts under the unlearned model itself, unpatched; None if it
+    was not measured, or without a control."""
 
     transplant: TransplantEvidence | None = None
     """Findings of a transplant, used by the verdict; set by `Transplant.beside` and not saved with the audit."""
@@ -98,7 +99,8 @@ class DepthAudit(Stage1):
             measured = "" if self.stage_2_tau is None else f" at tau {self.stage_2_tau:g}"
             raise ConfigError(
                 f"stage 2 was measured only where full encodes knowledge{measured}, but at tau {self.config.tau:g}, "
-                f"{int(missing.sum())} more pairs of example and layer count. Measure again with this tau, or with ",
+                f"{int(missing.sum())} more pairs of example and layer need stage 2. Measure again with this tau, or "
+                "with ",
                 Setting("stage_2", "all", of="RunOptions"),
                 " for any tau.",
             )
@@ -146,7 +148,7 @@ class DepthAudit(Stage1):
         Raises:
             IncompatibleModelsError: The checkpoints differ in architecture, size or tokenizer.
             ModelError: A checkpoint cannot be opened, or its outputs are NaN.
-            DataError: There are no examples, or the control contains some of them.
+            DataError: There are no examples, or the control contains some of the examples.
 
         Example:
             >>> import uds_lens as ul
@@ -261,7 +263,7 @@ class DepthAudit(Stage1):
 
     @cached_property
     def retain_ceiling(self) -> float:
-        """The lowest score of any retain model on another's scale, which is the level that retraining reaches.
+        """The level that retraining reaches: the lowest score of any retain model on the scale of another.
 
         NaN with one retain model, or if nothing is measurable.
         """
@@ -279,12 +281,12 @@ class DepthAudit(Stage1):
 
     @property
     def over_erased_share(self) -> float:
-        """Share of all examples' KE layers with `s2_delta > s1_delta`, hidden by clipping; NaN without KE layers."""
+        """Share of all examples' KE layers with `s2_delta > s1_delta`, which clipping hides; NaN without KE layers."""
         return self._share_of_ke(self.ler_raw > 1)
 
     @property
     def negative_share(self) -> float:
-        """Share of all examples' KE layers with `s2_delta < 0`, hidden by clipping; NaN without KE layers."""
+        """Share of all examples' KE layers with `s2_delta < 0`, which clipping hides; NaN without KE layers."""
         return self._share_of_ke(self.ler_raw < 0)
 
     def _share_of_ke(self, where: Bool[Tensor, "example layer"]) -> float:

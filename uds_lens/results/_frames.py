@@ -177,8 +177,8 @@ def types_frame(audit: DepthAudit) -> pd.DataFrame:
     frame, subjects = examples_frame(audit), audit.subjects
     if len(frame) and frame["type"].isna().all():
         warn_once(
-            "No example has a `type`, so all of them are in one row. ul.annotate(examples, by='answer'), or uds-lens "
-            "annotate, fills in the prompt types by a rule and keeps the entities; audit the examples that it writes."
+            "No example has a `type`, so all examples are in one row. ul.annotate(examples, by='answer'), or uds-lens "
+            "annotate, fills in the prompt types by a rule and keeps the entities; audit the annotated examples."
         )
     rows: list[dict[str, Any]] = []
     for kind, part in frame.groupby(frame["type"].fillna("(none)"), sort=True):
@@ -274,8 +274,8 @@ def tau_sweep(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.Data
 
     Returns:
         One row per tau: `ke_mean`, `ke_std`, `ke_min`, `ke_max`, `ke_median` (KE layers per example),
-        `n_measured`, `n_not_measurable`, `uds` (NaN if nothing is measurable, or if stage 2 was not measured at all
-        layers that count, as below `stage_2_tau`).
+        `n_measured`, `n_not_measurable`, `uds` (NaN if nothing is measurable, or if stage 2 was not measured at all KE
+        layers, as is the case below `stage_2_tau`).
     """
     rows = []
     for tau in TAUS if taus is None else taus:
@@ -307,7 +307,7 @@ def ke_counts(audit: DepthAudit, taus: Sequence[float] | None = None) -> pd.Data
 
 
 def _uds_at(audit: DepthAudit, tau: float) -> float:
-    """Return the score at another threshold; NaN if stage 2 was not measured at a layer that counts there."""
+    """Return the score at another threshold; NaN if stage 2 was not measured at a KE layer of that threshold."""
     unknown = (ke_mask(audit.s1_delta, tau) & audit.s2_delta.isnan()).any()
     return math.nan if unknown else audit.with_tau(tau).uds
 
@@ -373,7 +373,8 @@ def clip_shares(audit: DepthAudit) -> dict[str, float]:
 
     Returns:
         `over_layers`, `negative_layers`: shares of KE layers with raw LER above 1 or below 0. `over_examples`,
-        `negative_examples`: the same for each example's weighted raw ratio. NaN if nothing is measurable.
+        `negative_examples`: shares of measurable examples whose weighted raw ratio is above 1 or below 0. NaN if
+        nothing is measurable.
     """
     weights = torch.where(audit.ke_mask, audit.s1_delta, 0.0)
     raw = torch.where(audit.ke_mask, audit.s2_delta, 0.0).sum(-1) / weights.sum(-1)

@@ -156,7 +156,7 @@ def _section(audit: DepthAudit, dataset: str, config: str | None) -> str:
         ("versions", markdown(", ".join(f"{k} {v}" for k, v in audit.provenance.get("versions", {}).items()))),
     ]
     if not math.isnan(audit.output_depth):
-        rows.insert(2, ("output depth", f"{number(audit.output_depth)}, the unpatched answers scored like UDS"))
+        rows.insert(2, ("output depth", f"{number(audit.output_depth)}, a score like UDS for the unpatched answers"))
     if audit.transplant is not None:
         found = audit.transplant
         hidden = found.reason if math.isnan(found.hidden) else number(found.hidden)
@@ -221,7 +221,7 @@ def push(
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
         raise ConfigError(f"a repository on the Hub is named owner/name; got {repo[:80]!r}.")
     if is_offline():
-        raise StorageError(f"cannot push to {repo!r}: HF_HUB_OFFLINE is set. Unset it if you are online.")
+        raise StorageError(f"cannot push to {repo!r}: HF_HUB_OFFLINE is set. Unset HF_HUB_OFFLINE if you are online.")
     api = HfApi(token=token)
     with SpillFolder() as folder:
         audit.save(folder / "audit")

@@ -585,7 +585,7 @@ def sample_error(
     error = math.sqrt(left * n * square + rounding) / count
     reach = student(confidence, free) * error
     if np.ptp(scores[measured]) < ROUNDING and left and all(map(math.isfinite, bounds)):
-        # As in the interval of the mean, other examples may differ, but here only those that were not drawn.
+        # As in the interval of the mean, other examples may differ, but here only the examples that were not drawn.
         ends = of_equal_scores(mean, np.arange(count), bounds, confidence)
         reach = left * max(mean - ends.low, ends.high - mean)
         error = reach / student(confidence, free)

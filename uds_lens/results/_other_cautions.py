@@ -88,27 +88,27 @@ def about_few(
 ) -> Iterator[str]:
     """Say which metrics, by label, are based on few subjects or examples."""
     for basis, labels in sorted(by_basis.items()):
-        rough = f"treat subject-level intervals as rough ({FEW_CLUSTERS} or more are needed)"
+        rough = f"treat subject-level intervals as rough ({FEW_CLUSTERS} or more subjects are needed)"
         said = "there is no interval" if basis.n == 1 else rough
         yield f"Only {basis.counted} for {', '.join(labels)}: {said}."
     for n, labels in sorted(by_examples.items()):
         few = _counted(n, "example")
-        yield f"Only {few} for {', '.join(labels)}: {FEW} or more are needed for reliable intervals."
+        yield f"Only {few} for {', '.join(labels)}: {FEW} or more examples are needed for reliable intervals."
 
 
 def about_trust(doubtful: Sequence[str], failing: Sequence[str]) -> Iterator[str]:
     """Say which metrics our study found unfaithful; each is a label with its F."""
     if doubtful:
         yield (
-            f"In {_STUDY}, hardly better than chance (0.5) at distinguishing models trained on the forget set from "
-            f"others: {', '.join(doubtful)}. It is unknown whether this applies to your model; report other metrics as "
-            "well (docs: The other metrics)."
+            f"In {_STUDY}, these metrics were hardly better than chance (0.5) at distinguishing models trained on the "
+            f"forget set from other models: {', '.join(doubtful)}. It is unknown whether this applies to your model; "
+            "report other metrics as well (docs: The other metrics)."
         )
     if failing:
         yield (
-            f"In {_STUDY}, faithfulness was at or below chance (0.5) for at least one of nine pairs of a kind of "
-            "model that knows the facts and a kind that does not (F of the worst pair, five runs each): "
-            f"{', '.join(failing)} (docs: The other metrics)."
+            f"In {_STUDY}, the faithfulness F of these metrics was at or below chance (0.5) for at least one of nine "
+            "pairs of a kind of model that knows the facts and a kind that does not (shown with F for the worst pair, "
+            f"five runs each): {', '.join(failing)} (docs: The other metrics)."
         )
 
 
@@ -120,7 +120,7 @@ def without_retain(*, holdout: bool) -> str:
     others = " and with questions that no model learned" if holdout else ""
     return (
         "No retain model: any model might score this high by chance, so no score here is evidence of knowledge on its "
-        f"own. control_frame() offers a weaker comparison, with the references of other subjects{others}."
+        f"own. control_frame() offers a weaker comparison, with the reference answers of other subjects{others}."
     )
 
 
@@ -128,13 +128,13 @@ def about_power(where: str, full: float, retain: float | None, *, none: bool) ->
     """Say that a probe has little or no power, because even `full` answers little more than `retain`."""
     if none:
         return (
-            f"{where} has no power here: full scores {full:.2f}, retain {retain:.2f}. If it extracts nothing, that "
-            "says nothing about the unlearned model."
+            f"{where} has no power here: full scores {full:.2f}, retain {retain:.2f}. If the probe extracts nothing, "
+            "that says nothing about the unlearned model."
         )
     beside = "" if retain is None else f" (retain {retain:.2f})"
     return (
-        f"{where} has little power here: even full scores only {full:.2f}{beside}. If it extracts little, that says "
-        "little about the unlearned model."
+        f"{where} has little power here: even full scores only {full:.2f}{beside}. If the probe extracts little, that "
+        "says little about the unlearned model."
     )
 
 
@@ -150,8 +150,8 @@ def about_known(n: int, kept: Mapping[str, Any]) -> str:
     """Say that only questions that `full` answers correctly were scored."""
     return (
         f"Only the {n} of {kept['of']} questions that full answers correctly were scored ({kept['probe']}, recall of "
-        f"{kept['least']:g} or more). Since they are selected by outcome, power and shares are larger than over all "
-        "questions."
+        f"{kept['least']:g} or more). Since these questions are selected by outcome, power and shares are larger than "
+        "they would be over all questions."
     )
 
 
@@ -251,7 +251,7 @@ def significant_differences(pairs: pd.DataFrame, *, most: int = 12) -> str:
         f"{LEVEL:g})"
     )
     named = f": {', '.join(order)}" if 0 < len(order) <= most else ""
-    left = "" if len(decided) == len(tested) else f"; the order{' of the others' * (len(decided) > 0)} is undecided"
+    left = "" if len(decided) == len(tested) else f"; the order{' in other pairs' * (len(decided) > 0)} is undecided"
     return f"{said}{named}{left}."
 
 
@@ -284,7 +284,7 @@ PUBLISHED = (
 def few_pool_models(n_p: int, n_n: int) -> Iterator[str]:
     """Warn if the pools that judge the metrics are small."""
     if min(n_p, n_n) < FEW_MODELS:
-        yield f"F is computed from {n_p} models with the knowledge and {n_n} without: too few to rank the metrics."
+        yield f"F is computed from only {n_p} models with the knowledge and {n_n} without, too few to rank the metrics."
 
 
 def few_filtered(numbers: Mapping[str, float]) -> Iterator[str]:
@@ -307,7 +307,7 @@ def about_robustness(row: Mapping[str, Any], tied: Sequence[float], dominated: I
     if tied:
         yield (
             f"{len(tied)} thresholds separate the pools equally well ({min(tied):.3g} to {max(tied):.3g}; the lowest "
-            "is used), so the models that count, and the numbers, depend on this choice"
+            "is used), so both the models that pass the filters and the numbers depend on this choice"
         )
     yield from dominated
     if row["n"] < FEW_JUDGED:
@@ -327,7 +327,7 @@ def about_dominated(name: str, share: float, end: int, cluster: str, which: str,
     """Say that one cluster accounts for most of the distance between a mean (Q or R) and 0 or 1."""
     return (
         f"{share:.0%} of the distance of {name} from {end} comes from {cluster} {which}: the interval may be too "
-        f"short; if another {cluster} could lie anywhere between 0 and 1, it would be {low:.2f} to {high:.2f}"
+        f"short; if another {cluster} could lie anywhere between 0 and 1, the interval would be {low:.2f} to {high:.2f}"
     )
 
 
@@ -360,9 +360,9 @@ def about_ties(sizes: Mapping[str, int]) -> str:
 def about_missing_scores(zero: int, missing: int, of: int) -> Iterator[str]:
     """Count scores that are 0, and models without a score."""
     if zero:
-        yield f"{zero} of {of} scores are exactly 0: a harmonic mean is 0 if any part is 0."
+        yield f"{zero} of {of} scores are exactly 0, because a harmonic mean is 0 if any of its parts is 0."
     if missing:
-        yield f"No score for {_counted(missing, 'model')}: a part of the score has no value (see the model's row)."
+        yield f"No score for {_counted(missing, 'model')}, because a part of it has no value (see the model's row)."
 
 
 def not_ranked(empty: Mapping[str, str | None]) -> str:

@@ -86,7 +86,7 @@ class _Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class _Provenance(_Origin):
-    """The same for an audit, with the provenance of the baseline whose stage 1 it used."""
+    """The part of an audit's provenance record that is read, including the provenance of the baseline it used."""
 
     stage_1: _Origin | None = None
 
@@ -304,7 +304,7 @@ def _checked(names: Sequence[str], n_models: int, reserved: Collection[str]) -> 
         )
     for name in names:
         if name in reserved or not name or name.startswith(".") or set(name) & set('/\\:*?"<>|\0'):
-            raise ConfigError(Setting("name"), f" {name!r} cannot be used as a directory name: choose another.")
+            raise ConfigError(Setting("name"), f" {name!r} cannot be used as a directory name: choose another name.")
     repeated = [name for name, n in Counter(names).items() if n > 1]
     if repeated:
         raise ConfigError(Setting("name"), f" {repeated[0]!r} is given twice.")

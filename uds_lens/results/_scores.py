@@ -41,9 +41,10 @@ def layer_erasure_ratio(
 
     Args:
         s1_delta: Log-probability lost with retain's state, nats per token.
-        s2_delta: The same with the unlearned model's state.
+        s2_delta: Log-probability lost with the unlearned model's state, nats per token.
         ke: KE layers.
-        clip: False keeps the raw ratio: above 1, the layer lost more than retain lacks; below 0, its state helps.
+        clip: False keeps the raw ratio, which is above 1 where the layer lost more than retain lacks, and below 0 where
+            the unlearned state helps.
 
     Returns:
         0 = as in `full`, 1 = as in `retain`; NaN outside the KE layers.
@@ -107,8 +108,8 @@ def output_depth(
 
     Args:
         s_full: Mean log-probability that `full` gives to the entity's tokens, nats per token.
-        s_unlearned: The same for the unlearned model.
-        s_retain: The same for the retain model or its stand-in.
+        s_unlearned: The same quantity for the unlearned model.
+        s_retain: The same quantity for the retain model or its stand-in.
         tau: Threshold, nats per token.
 
     Returns:

@@ -87,8 +87,9 @@ class AuditConfig:
     """Extra arguments for the chat template, as a JSON object: `{"enable_thinking": false}`; None passes nothing."""
 
     entity_space: EntitySpace = "answer"
-    """What precedes an entity: with `answer`, the text before it in the answer; with `always`, one space. The latter is
-    the UDS paper's rule, even where models never saw a space, such as after an opening quote or in Chinese."""
+    """What precedes an entity: with `answer`, the text before it in the answer; with `always`, one space. `always` is
+    the UDS paper's rule, which adds a space even where models never saw one, such as after an opening quote or in
+    Chinese."""
 
     dtype: DType = "float32"
     """Dtype of the models. Log-probabilities are always float32; half precision hardly changes means, but changes
@@ -96,7 +97,7 @@ class AuditConfig:
 
     attention: Literal["eager", "sdpa"] = "eager"
     """Attention implementation of the models: transformers' plain one (`eager`) or torch's fused one (`sdpa`). They
-    differ by rounding. Models that you pass already loaded keep theirs."""
+    differ by rounding. Models that are already loaded keep their own implementation."""
 
     stand_in: StandIn | None = None
     """What replaces a missing retain model: "base", the model before fine-tuning (given as `retain`; the numbers stay
@@ -109,7 +110,7 @@ class AuditConfig:
     in the data)."""
 
     draws: PositiveInt = 3
-    """Number of other subjects per example, or fewer if the data have too few. S1 is the mean over them."""
+    """Number of other subjects per example (all of them if the data have fewer). S1 is the mean over these subjects."""
 
     words: Words = "unlearning"
     """Kind of change that is audited, which affects wording but no numbers. With `edit` and `refusal`, verdicts,

@@ -103,19 +103,19 @@ class Exchanged:
     """What was transplanted: first block, number of blocks, and whether only their attention."""
 
     s_full: Float[Tensor, "row"]
-    """Under unmodified `full`, in the same passes."""
+    """Log-probability under unmodified `full`, measured in the same passes."""
 
     s_retain: Float[Tensor, "donor row"]
-    """Under each retain model."""
+    """Log-probability under each unmodified retain model."""
 
     full_with_retain: Float[Tensor, "donor row candidate"]
-    """Under `full` with each candidate of each retain model."""
+    """Log-probability under `full` with each candidate of each retain model."""
 
     retain_with_full: Float[Tensor, "donor row candidate"]
-    """Under each retain model with each candidate of `full`."""
+    """Log-probability under each retain model with each candidate of `full`."""
 
     retain_with_retain: Float[Tensor, "host donor row candidate"] | None = None
-    """Under each retain model with each candidate of another, NaN with its own; None with a single retain model."""
+    """Log-probability under each retain model with each candidate of another, NaN with its own; None with one model."""
 
     def of_rows(self, rows: slice | Sequence[int]) -> dict[str, Any]:
         """Return the tensors for some rows by name."""
@@ -266,7 +266,8 @@ class Damage(NamedTuple):
     """Mean of `s2_delta` over the retained facts that `full` knows and all layers, nats per token."""
 
     retain_loss: float
-    """The same with the states of `retain`, which knows these facts: the cost of any other model's states."""
+    """Mean loss on the same retained facts with the states of `retain`, which knows these facts; any other model's
+    states cost about as much."""
 
     reason: str | None
     """Why the value is NaN, if it is."""
@@ -280,16 +281,16 @@ class EntityProb(NamedTuple):
     """
 
     full: float
-    """Under `full`, on the forget facts."""
+    """Probability under `full`, on the forget facts."""
 
     unlearned: float
-    """Under the unlearned model, on the forget facts."""
+    """Probability under the unlearned model, on the forget facts."""
 
     control_full: float
-    """Under `full`, on the retained facts that `full` knows."""
+    """Probability under `full`, on the retained facts that `full` knows."""
 
     control_unlearned: float
-    """Under the unlearned model, on the same retained facts."""
+    """Probability under the unlearned model, on the same retained facts."""
 
 
 def entity_prob_of(audit: DepthAudit) -> EntityProb:
@@ -350,8 +351,8 @@ def damage_of(audit: DepthAudit) -> Damage:
         reason = "no example is measurable"
     elif losses[0] <= config.tau:
         reason = (
-            f"on the forget facts the unlearned states cost {losses[0]:.3f} nats per token, not more than tau "
-            f"({config.tau:g}): nothing was lost"
+            f"on the forget facts the unlearned states cost {losses[0]:.3f} nats per token, which is not more than tau "
+            f"({config.tau:g}), so nothing was lost"
         )
     if reason:
         return Damage(math.nan, NO_INTERVAL, *losses, reason)

@@ -36,7 +36,7 @@ class TransplantEvidence(NamedTuple):
     """Findings of a transplant of `retain`'s or `full`'s blocks into the unlearned model."""
 
     host_depth: float
-    """Host depth h in [0, 1]: depth of the remaining model when `retain`'s blocks replace some of its own."""
+    """Host depth h in [0, 1]: depth of the unlearned model when `retain`'s blocks replace some of its blocks."""
 
     hidden_low: float
     """Lower end of the interval of output depth minus h; NaN if withheld."""
@@ -110,11 +110,11 @@ def verdict(
     3. *hidden*: the lower bound of output depth minus host depth exceeds the largest such difference among reference
        models.
     4. UDS below 0.05: *intact*, or *undecided* if the answers are gone nevertheless (output depth of 0.15 or more).
-    5. *partly erased*: the model still answers (output depth below 0.15), so no further test is needed. 6. *undecided*:
-    there is no transplant, or it has no result. Patched states alone cannot distinguish a model that forgot half of the
-    facts from one that hides all of them. The verdict is the same with a stand-in for `retain`, since it is unknown
-    what a retrained model would reach. 7. *partly erased*: UDS or host depth is below what retrained models reach
-    (`DepthAudit.retain_ceiling`; 0.9 with
+    5. *partly erased*: the model still answers (output depth below 0.15), so no further test is needed.
+    6. *undecided*: there is no transplant, or the transplant has no result. Patched states alone cannot distinguish a
+       model that forgot half of the facts from one that hides all of them. The verdict is the same with a stand-in for
+       `retain`, since it is unknown which score a retrained model would reach.
+    7. *partly erased*: UDS or host depth is below what retrained models reach (`DepthAudit.retain_ceiling`; 0.9 with
        one retain model).
     8. *undecided*: relearning or elicitation brings back more than in `retain`, or a few blocks of `full` bring the
        answers back and relearning was not tested.
@@ -165,9 +165,9 @@ def _decide(
         )
     if transplant is not None and transplant.hidden_low > transplant.hidden_reference:
         return "hidden", (
-            f"With some of its blocks replaced by {roles.retain}'s, the model answers again: output depth exceeds "
-            f"host depth ({transplant.host_depth:.2f}) by at least {transplant.hidden_low:.2f}, but in references by "
-            f"at most {transplant.hidden_reference:.2f}."
+            f"With some of its blocks replaced by {roles.retain}'s, the model answers again: output depth exceeds host "
+            f"depth ({transplant.host_depth:.2f}) by at least {transplant.hidden_low:.2f}, compared with at most "
+            f"{transplant.hidden_reference:.2f} in reference models."
         )
     if audit.uds < INTACT and audit.output_depth >= ANSWERS:
         return "undecided", (
@@ -176,10 +176,10 @@ def _decide(
             "site."
         )
     if audit.uds < INTACT:
-        return "intact", f"The states hold the knowledge as {roles.full}'s do."
+        return "intact", f"The model's states hold the knowledge, as {roles.full}'s states do."
     if audit.output_depth < ANSWERS:
         return "partly erased", (
-            f"The model still answers (output depth {audit.output_depth:.2f}): little is erased, and nothing hidden."
+            f"The model still answers (output depth {audit.output_depth:.2f}): little is erased, and nothing is hidden."
         )
     if transplant is None or math.isnan(transplant.hidden_low):
         why = "Patched states alone cannot tell knowledge that is gone from knowledge that is hidden"
@@ -187,7 +187,7 @@ def _decide(
             return "undecided", f"{why}: a transplant can."
         return "undecided", f"{why}, and the transplant has no result ({transplant.reason or 'too few subjects'})."
     if audit.config.stand_in is not None:
-        return "undecided", f"Without {roles.a_retain_model}, it is unknown what a retrained model would reach."
+        return "undecided", f"Without {roles.a_retain_model}, it is unknown which score a retrained model would reach."
     several = len(audit.retains) > 1
     bound = audit.retain_ceiling if several else REACHED
     reach = (
@@ -201,12 +201,13 @@ def _decide(
         if found is not None and found.returns:
             return (
                 "undecided",
-                f"{name} brings back at least {found.low - found.reference:.2f} more than in {roles.retain}.",
+                f"{name} brings back at least {found.low - found.reference:.2f} more in this model than in "
+                f"{roles.retain}.",
             )
     if transplant.localisation >= LOCAL and relearning is None:
         return "undecided", (
             f"A few blocks of {roles.full} bring back {transplant.localisation:.0%} of the answers: the change is "
-            "local, which may be erasure or scrambling. Relearning can tell them apart."
+            "local, which may be erasure or scrambling. Relearning can distinguish the two."
         )
     return "erased as far as tested", f"UDS and host depth reach {bound:.2f}, which {reach}."
 
@@ -234,7 +235,7 @@ def pairs_in_words(pairs: pd.DataFrame) -> str:
     with_p = pairs[pairs["p_holm"].notna()]
     tested = with_p[~with_p["fatal"].astype(bool)]
     if not len(tested):
-        return "No pair could be tested; the table says why."
+        return "No pair could be tested; the table gives the reasons."
     real, size = int((tested["p_holm"] < LEVEL).sum()), len(with_p)
     differ = "pair differs" if len(tested) == 1 else "pairs differ"
     said = f"{real} of {len(tested)} {differ} significantly (adjusted p < {LEVEL:g})."
