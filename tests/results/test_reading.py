@@ -92,7 +92,9 @@ def test_entities_that_begin_their_answer_are_counted_where_full_hardly_gives_th
     later = [dataclasses.replace(x, answer="It is Ash.", entity="Ash", prefix="It is") for x in audit.examples[1:]]
     audit = dataclasses.replace(audit, examples=[begins, *later], s_full=audit.s_full.new_tensor([-10.0, -0.1, -0.1]))
     (text,) = (text for text in audit.warnings if "come first in their answer" in text)
-    assert text.startswith("1 of 3 entities") and text.endswith("1 of them are measurable, with a mean UDS of 1.000.")
+    assert text.startswith("1 of 3 entities") and text.endswith(
+        "1 of these examples are measurable, with a mean UDS of 1.000."
+    )
     known = dataclasses.replace(audit, s_full=audit.s_full.new_full((3,), -0.1))
     assert not any("come first in their answer" in text for text in known.warnings)
 

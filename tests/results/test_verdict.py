@@ -91,7 +91,10 @@ def test_an_erased_model_names_its_tests_and_those_not_run():
     said = verdict(audit, transplant=found, relearning=nothing)
     assert str(said) == "erased as far as tested (states, transplant, relearning; not elicitation)"
     returned = verdict(audit, transplant=found, relearning=back)
-    assert (returned.word, returned.why) == ("undecided", "Relearning brings back at least 0.70 more than in retain.")
+    assert (returned.word, returned.why) == (
+        "undecided",
+        "Relearning brings back at least 0.70 more in this model than in retain.",
+    )
     assert verdict(audit, transplant=found, relearning=nothing, elicitation=back).word == "undecided"
     unknown = verdict(audit, transplant=found, relearning=ReturnEvidence(math.nan))
     assert unknown.word == "undecided" and "relearning" in unknown.not_tested, "a test without a result is none"

@@ -49,7 +49,7 @@ def test_sentences_name_the_models_of_a_change(words, capsys):
     for expected in (
         "Are the knowing model and the ignorant model swapped?",
         "the knowing model and the audited model were trained with the chat template",
-        "No ignorant model: 'ckpt/retain'",
+        "There is no ignorant model, so 'ckpt/retain'",
         "but not with scores against an ignorant model",
         "the changed states cost 3",
     ):
