@@ -1,4 +1,4 @@
-"""Private or unstable parts of transformers: attention implementations, caches, rotary frequencies, loading."""
+"""Private or unstable internals of transformers: attention implementations, caches, rotary frequencies, loading."""
 
 from __future__ import annotations
 
