@@ -92,7 +92,7 @@ def described(record: type) -> dict[str, dict[str, Any]]:
 
     >>> from uds_lens.results import AuditConfig
     >>> described(AuditConfig)["seed"]["description"]
-    'Seed of the bootstrap, and of the sample if there is a limit.'
+    'Seed of the bootstrap and, if there is a limit, of the sample.'
     """
     from pydantic.json_schema import GenerateJsonSchema
 

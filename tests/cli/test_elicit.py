@@ -107,7 +107,7 @@ def test_the_result_of_another_model_is_kept_unless_it_is_to_be_replaced(trio, e
     outcome = uds_lens("elicit", "--model", copied, "--examples", examples, *words, "--device", "cpu")
     assert outcome.code == 1 and outcome.out == ""
     printed = " ".join(outcome.err.split())
-    assert f"holds an elicitation of '{copied}' with other models" in printed
+    assert f"holds an elicitation of '{copied}' with different models" in printed
     assert "choose another --out, or replace it with --redo" in printed
     assert manifest.read_bytes() == before
     elicit("--limit", 2, "--redo", model=paths.full)

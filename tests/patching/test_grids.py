@@ -170,7 +170,7 @@ def test_grids_hold_one_patch_per_position_and_per_head(opened, mentions):
     figure = ul.plots.patch_heatmap(grid[grid["row"] == row])
     assert len(figure.data[0].z[0]) == cache.n_layers
     assert figure.layout.title.text == "Loss by layer and position"
-    with pytest.raises(DataError, match=r"positions of several texts.*grid\[grid\[\"row\"\] == 0\]"):
+    with pytest.raises(DataError, match=r"positions from several texts.*grid\[grid\[\"row\"\] == 0\]"):
         ul.plots.patch_heatmap(grid)
     with pytest.raises(PatchError, match="has no heads"):
         patch_grid(target, mentions, capture(source, mentions), by="head")

@@ -128,7 +128,7 @@ class Baseline(Stage1):
         """Run stage 2 for several models; `full` is opened and recorded once for all of them.
 
         One model is in memory at a time. The states of every model (examples x layers x tokens x d_model numbers) are
-        kept until `full` is opened; what exceeds `RunOptions.memory_gib` is written to temporary files.
+        kept until `full` is opened; anything beyond `RunOptions.memory_gib` is written to temporary files.
 
         Returns:
             One audit per model, in the given order.

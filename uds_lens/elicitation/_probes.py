@@ -398,7 +398,7 @@ ALIAS_TYPES = ("alias", "nickname", "pen name", "pseudonym")
 @validated
 @dataclass(frozen=True, kw_only=True)
 class Alias(_Worded):
-    """Use another name of the subject, from the subject's first row of type alias, nickname, pen name or pseudonym."""
+    """Use another name for the subject, from its first row whose type is alias, nickname, pen name or pseudonym."""
 
     word: ClassVar[str] = "alias"
     injects: ClassVar[Injection] = "other facts"

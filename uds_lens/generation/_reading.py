@@ -132,8 +132,8 @@ class CachedTexts:
         self._model, self._n = model, len(texts)
         self._cache: Any = None
         tokens, mask = padded(texts, model.device, side="left")
-        # Some other families (Bamba) count positions differently with a cache, so all of them run with a mask, as
-        # tested.
+        # Some untested families (such as Bamba) count positions differently with a cache, so all untested families
+        # run with a mask.
         unpadded = len(set(map(len, texts))) == 1 and is_tested_family(model.hf)
         self._mask = None if unpadded else mask
         self._read(tokens)

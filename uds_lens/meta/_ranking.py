@@ -376,7 +376,7 @@ def score_cautions(frame: pd.DataFrame, parts: ScoreParts) -> list[str]:
     >>> frame = pd.DataFrame({"x": [0.5, 0.5], "s": [0.1, 0.2], "d": [0.3, 0.4], "utility_rel": [1.0, 0.9]})
     >>> for each in score_cautions(frame, ScoreParts(memorization=("x",), membership=("s",), depth="d")):
     ...     print(each)
-    only 2 models have a score: P(first) is about these models alone, and the order of methods is undecided
+    only 2 models have a score: P(first) is about these models only, and the order of methods is undecided
     x is 0.5 for all 2 models, so it cannot separate them
     """
     scored = frame[list(parts.columns)].astype(float).dropna()

@@ -369,7 +369,7 @@ class StreamedModel(HookedModel):
             setattr(module, leaf, weight if buffer else nn.Parameter(weight, requires_grad=False))
 
     def _wait(self) -> None:
-        """Wait until the device no longer uses released weights; otherwise several parts would be in its memory."""
+        """Wait until the device has finished using released weights, so that it never holds several parts at once."""
         if self._beside is not None:
             torch.cuda.current_stream(self._device).synchronize()
 

@@ -369,7 +369,7 @@ class HookedModel:
 
     @property
     def has_bridge(self) -> bool:
-        """Whether TransformerLens can wrap the model. If not, a warning says once what still works."""
+        """Whether TransformerLens can wrap the model. If not, a one-time warning says what still works."""
         if self._no_bridge or (not self.is_wrapped and self.changes):  # `bridge` says why
             return False
         try:

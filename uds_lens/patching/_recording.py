@@ -228,7 +228,7 @@ class Recording:
         """Groups of rows that are resumed together: start, end (exclusive), and recording.
 
         Resumed windows are padded to the widest one: only in attention if rows are packed, otherwise everywhere. All
-        variants of all windows amount to many tokens. If too many are run at once, they do not fit into the processor's
+        variants of all windows add up to many tokens. If too many are run at once, they do not fit into the processor's
         caches; if too few, the fixed cost of calls dominates.
         """
         return self._row_groups or [(0, len(self.batch), self)]

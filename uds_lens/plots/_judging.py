@@ -213,7 +213,7 @@ def filter_dots(robust: pd.DataFrame, *, value: Robustness = "rob", **look: Unpa
 
 
 def method_dumbbell(ranking: pd.DataFrame, **look: Unpack[Look]) -> go.Figure:
-    """Plot the score of each method without (ring) and with (dot) the depth metric, and the method's ranks.
+    """Plot each method's score without (ring) and with (dot) the depth metric, and its rank in each case.
 
     Args:
         ranking: `uds_lens.meta.rank(...)`: `method`, `model`, `score_without`, `score_with`, `rank_without`,

@@ -402,7 +402,7 @@ _PLACES = ("full", "tofu", "path", "start", "source", "entities", *SETS)
 """Settings that are paths, Hub ids or parts of the toy world."""
 
 _FREE = ("settings", "options", "audit", "elicitation", "training", "running")
-"""Tables with settings of other packages, and therefore without such paths."""
+"""Tables that hold settings of other packages, and so contain no such paths."""
 
 
 def _with_places(value: Any, base: Path) -> Any:

@@ -219,7 +219,7 @@ def relearn_grid(
     jobs: int = 1,
     slurm: SlurmOptions | None = None,
 ) -> RelearnGridResults:
-    """Attack a model under many settings, and find the one that brings back the most with little loss of utility.
+    """Attack a model under many settings, and find the one that brings back the most knowledge at little cost.
 
     `RelearnGrid.attack` names the attacks; the default is to relearn the forget set. A result for a single setting
     shows only how unlearning withstands that setting, whereas an attacker tries many settings and keeps the best. The

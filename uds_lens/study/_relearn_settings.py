@@ -43,7 +43,8 @@ class RelearnGrid:
     - `others` trains on the rows of half of the subjects and tests only the other half.
     - `benign` trains on retained rows, `share` times as many as there are forget rows.
     - `prune:S` sets the share S of the entries with the smallest absolute values in each block matrix to 0.
-    - `noise:S` adds normal noise to each block matrix, with S times the matrix's root mean square.
+    - `noise:S` adds normal noise to each block matrix, with a standard deviation of S times its root
+      mean square.
     - `refusal:S` removes one direction from what each block and the embedding write: the mean state at the last token
       of forget questions minus that of retained questions, after block floor(S L) of L (the last block for S = 1).
 

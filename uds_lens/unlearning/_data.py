@@ -203,7 +203,7 @@ def encoded(parent: Parent, config: MethodConfig, pairs: Sequence[tuple[str, str
 
 
 def preferred_answers(job: Job, parent: Parent, folder: Path) -> list[list[str]]:
-    """Return each forget answer's preferred answers; alternates are saved in `folder` so that a run can be resumed."""
+    """Return the preferred answers for each forget answer; `folder` keeps alternates for a resumed run."""
     if "refusals" in job.objective.needs:
         generator = torch.Generator().manual_seed(job.config.seed)
         drawn = torch.randint(len(job.refusals), (len(job.forget), job.config.epochs), generator=generator)

@@ -32,8 +32,8 @@ _SHORT = {"learning_rate": "lr", "epochs": "epoch"}
 def config_name(config: MethodConfig) -> str:
     """Return a readable name made of the method and its settings.
 
-    The name always includes the learning rate, the method's weights and the epochs, and other settings if they differ
-    from the default. Equal configurations have equal names, and `parse_name` inverts this function.
+    The name always includes the learning rate, the method's weights and the epochs, plus any other settings that
+    differ from the default. Equal configurations have equal names, and `parse_name` inverts this function.
 
     Args:
         config: Configuration of a method.

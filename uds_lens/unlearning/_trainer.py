@@ -157,7 +157,7 @@ def training_arguments(
     folder: str | os.PathLike[str],
     name: str = "uds_lens",
 ) -> TrainingArguments:
-    """Return the settings for `Trainer`, for which the whole run is one epoch over the `PairDataset`."""
+    """Return the settings for `Trainer`, which sees the whole run as one epoch over the `PairDataset`."""
     steps_per_epoch = math.ceil(n_forget / config.batch_size)
     save_every = steps_per_epoch if options.checkpoint_every is None else options.checkpoint_every
     world = int(os.environ.get("WORLD_SIZE", "1"))

@@ -69,7 +69,7 @@ def test_undial_turns_down_the_hundredth_token_from_the_end() -> None:
     moved = full.clone()
     moved[0, 0, 20] += 1.0  # V - 100, where nothing is learnt
     assert u.undial(logits, moved, LABELS, beta=10.0, reduction=THEIRS) != ours
-    with pytest.raises(ConfigError, match="needs at least 100 tokens; got 99"):
+    with pytest.raises(ConfigError, match="must therefore have at least 100 tokens; got 99"):
         u.undial(logits[..., :99], full[..., :99], LABELS, beta=10.0, reduction=THEIRS)
 
 

@@ -22,7 +22,7 @@ class AltPOConfig(RetainConfig):
     """Inverse temperature."""
 
     n_alternates: PositiveInt = 5
-    """Number of alternate answers per question, which epochs use in turn."""
+    """Number of alternate answers per question; each epoch uses the next one, in rotation."""
 
     temperature: PositiveFloat = 1.0
     """Sampling temperature, raised by 0.5 each time an alternate gives away the true answer."""
