@@ -323,7 +323,7 @@ def test_dashboard_says_on_the_terminal_what_it_lacks(study, uds_lens, tmp_path)
     both = pd.concat([models, pools])
     cases = {
         "all": (both, ["no model has a value for em (empty in the file)", "! em: no model of P", "! es: constant"]),
-        "few": (both, ["F is computed from 3 models with the knowledge and 3 without"]),
+        "few": (both, ["F is computed from only 3 models with the knowledge and 3 without"]),
         "three": (study.models.iloc[1:4].assign(es=0.5), ["! only 3 models have a score", "! es is 0.5 for all 3"]),
         "missing": (study.models.drop(columns="es"), ["! Methods are not ranked", "lacks the column 'es'"]),
         "words": (study.models.assign(utility_rel="0,9"), ["the column 'utility_rel' must hold numbers; got '0,9'"]),
