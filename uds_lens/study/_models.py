@@ -264,9 +264,7 @@ def read_rows(source: str, split: str | None = None) -> list[ForgetExample]:
     world, name = toy_world(), source.removeprefix("toy:")
     groups = {"forget": world.examples, "retain": world.retain_examples, "holdout": world.holdout_examples}
     if name not in groups:
-        raise ConfigError(
-            f"the toy world has no data set {name[:40]!r}; only forget, retain and holdout."
-        )
+        raise ConfigError(f"the toy world has no data set {name[:40]!r}; only forget, retain and holdout.")
     return groups[name]
 
 
