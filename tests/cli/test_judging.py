@@ -335,7 +335,7 @@ def test_dashboard_says_on_the_terminal_what_it_lacks(study, uds_lens, tmp_path)
         told = " ".join(out.split())
         assert code == 0 and page.exists() and all(each in told for each in sentences), (name, told)
     told = json.loads(uds_lens("dashboard", tmp_path / "few.csv", "--out", page, "--json").out)
-    assert any("F is computed from 3 models" in note for note in told["notes"])
+    assert any("F is computed from only 3 models" in note for note in told["notes"])
 
 
 def test_meta_of_constant_metrics_alone_is_an_error(study, uds_lens, tmp_path) -> None:
