@@ -259,7 +259,8 @@ def _references(role: str, root: Path, places: list[_Place], examples: bool) -> 
     named = [place for place in places if role_in(place.name) == role or len(places) == 1]
     if not named:
         raise ResultFormatError(
-            f"{role}={str(root)!r} holds {len(places)} runs, none called {role} or {role}90: give the run of {role}."
+            f"{role}={str(root)!r} holds {len(places)} runs, none of them called {role} or {role}90: pass the "
+            f"folder of the {role} run."
         )
     runs = [_read_run(place, examples and role == "retain") for place in named]
     for setup in dict.fromkeys(run.setup for run in runs):

@@ -181,14 +181,14 @@ def about_subjects_asked(basis: IntervalBasis | None) -> Iterator[str]:
 
 
 def about_transplant(*, controlled: bool, n_retains: int, bound: float, basis: IntervalBasis) -> Iterator[Caution]:
-    """Warn about what a transplant lacks; `bound` is the threshold of hidden depth with one retain model."""
+    """Warn about what a transplant lacks; `bound` is the threshold for the hidden score with one retain model."""
     if not controlled:
         text = "No control facts were given: a transplant that breaks the model looks the same as one that finds "
         yield Caution("caution", f"{text}nothing.", "no control")
     if n_retains == 1:
         text = (
             "With one retain model, it is unknown how much a model that never learned the facts would seem to hide, "
-            f"so only a hidden depth above {bound:g} counts."
+            f"so only a hidden score above {bound:g} counts."
         )
         yield Caution("note", text, "one retain")
     if basis.few:

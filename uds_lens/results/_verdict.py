@@ -160,8 +160,8 @@ def _decide(
         return "damaged", f"Retained facts are lost: {'; '.join(signs)}."
     if transplant is not None and transplant.control_lost:
         return "damaged", (
-            f"Blocks of {roles.retain} that cost {roles.full} no control facts cost this model some, wherever they are "
-            "put, so nothing can be said about the forgotten facts."
+            f"Every set of blocks from {roles.retain} that {roles.full} can take without losing control facts makes "
+            "this model lose some, so nothing can be said about the forgotten facts."
         )
     if transplant is not None and transplant.hidden_low > transplant.hidden_reference:
         return "hidden", (
