@@ -37,6 +37,6 @@ def test_an_edit_is_exactly_nothing_below_its_layer_and_something_from_it_on(edi
     audit = ul.DepthAudit.run(WORLD.full, None, edited, ROWS, config=config, options=ul.RunOptions(device="cpu"))
     assert (audit.s2_delta[:, :LAYER] == 0).all()
     assert (audit.s2_delta[0, LAYER:] > 0).all()
-    assert "No ignorant model: the knowing model's own states" in " ".join(audit.warnings)
+    assert "There is no ignorant model, so the knowing model's own states" in " ".join(audit.warnings)
     frame = ul.weights.difference(WORLD.full, edited).to_frame()
     assert frame[frame["relative_norm"] > 0]["layer"].tolist() == [LAYER]

@@ -76,7 +76,7 @@ def test_disagreeing_records_are_warned_of_by_every_audit_of_a_baseline_and_stay
         assert caution.text.startswith("According to the training records, retain and the audited model were trained")
         assert caution.mark == "retain, unlearned trained with raw prompts"
     (caution,) = [each for each in audits[2].cautions if "training records" in each.text]
-    assert "retain was trained with raw prompts, but audited with the chat template: it may" in caution.text
+    assert "retain was trained with raw prompts, but audited with the chat template, so it may" in caution.text
 
 
 def test_prompts_that_were_chosen_against_all_records_are_a_note(chat_trio):
