@@ -45,7 +45,7 @@ def test_rank_at_once_pools_nothing_and_says_what_is_left_out(saves: Path, uds_l
     told = " ".join(err.split())
     assert "used as the full reference and therefore not ranked: tofu_Llama" in told
     assert "used as the retain reference" in told
-    assert "intermediate checkpoints, left out" in told and "not read: mia_recall" in told
+    assert "intermediate checkpoints, left out" in told and "this library has no such metrics: mia_recall" in told
     assert "without results: tofu_lost" in told and "tofu_trained" not in told
     one = json.loads(uds_lens("rank", saves, *PRESET, "--base", BASES[0], "--split", "forget10", "--json").out)
     assert len(one["methods"]) == 4 and one["p_first"]

@@ -68,7 +68,7 @@ def test_nothing_outside_the_folder_is_removed(ran):
 
 
 def test_never_more_than_three_models_on_the_disk(ran, cache):
-    assert ran["most"] == 3
+    assert ran["most"] <= 3, "whenever the Hub is asked"
     assert len(ran["left"]) == 3, "a killed run leaves what it worked on"
     assert not (ran["out"] / HUB).exists() and not list(cache.iterdir()), "and nothing is left in either cache"
 
