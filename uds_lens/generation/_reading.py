@@ -20,7 +20,7 @@ from uds_lens.errors import ModelBusyError, ModelError, Setting, warn_once
 from uds_lens.models import HookedModel
 from uds_lens.models._anatomy import Anatomy
 from uds_lens.patching import row_layout
-from uds_lens.patching._costs import logits_at_once
+from uds_lens.patching._costs import LOGITS_IN_CACHE, logits_at_once
 from uds_lens.patching._hooks import run_decoder
 from uds_lens.patching._side_by_side import ROUNDING, is_tested_family
 from uds_lens.patching._states import at_window
@@ -89,10 +89,18 @@ def read_tokens(anatomy: Anatomy, normed: Float[Tensor, "row d_model"], targets:
 
     Logits are computed in chunks, and the log-softmax in float32 for any model dtype.
     """
-    chunk = max(1, logits_at_once(normed.device) // anatomy.d_vocab)
+    held = logits_at_once(normed.device)
+    chunk = max(1, held // anatomy.d_vocab)
+    # scoring takes four arrays of this size, which should stay in cache together
+    piece = max(1, LOGITS_IN_CACHE.get(normed.device.type, 4 * held) // 4 // anatomy.d_vocab)
     parts = [
-        _read_chunk(anatomy.unembed(normed[start : start + chunk]).float(), targets[start : start + chunk])
+        _read_chunk(logits, wanted)
         for start in range(0, len(normed), chunk)
+        for logits, wanted in zip(
+            anatomy.unembed(normed[start : start + chunk]).float().split(piece),
+            targets[start : start + chunk].split(piece),
+            strict=True,
+        )
     ]
     return TokenScores(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
