@@ -65,11 +65,13 @@ def run_blocks(
         desc: Label of the progress bar, if blocks are streamed.
         show: Whether to show the bar; None shows it in terminals and notebooks only.
     """
-    with closing(model.blocks(first)) as blocks, model.running():
+    alike = {tuple(map(id, rider.configs)) for rider in riders}
+    shared = riders[0].configs if len(alike) == 1 else []  # replaced once, not at each block
+    with closing(model.blocks(first)) as blocks, model.running(), packed_blocks(shared):
         shown = progress(blocks, desc=desc, total=model.n_layers, unit="block", enabled=show)
         for layer in blocks if model.is_resident else shown:
             for rider in riders:
-                with packed_blocks(rider.configs):
+                with packed_blocks([] if shared else rider.configs):
                     rider.run(layer)
 
 
