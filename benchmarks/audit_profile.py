@@ -1,4 +1,4 @@
-"""A second audit on the same open models beside its arithmetic: the matrix products of its passes, run by themselves.
+"""A second audit on the same open models beside its arithmetic: the same tensor operations, on the same operands.
 
     python benchmarks/audit_profile.py FULL RETAIN UNLEARNED --examples ../shared/data/tofu/forget10_filtered.json
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -23,27 +22,26 @@ PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.a
 PRODUCTS |= {torch.ops.aten.baddbmm.default, torch.ops.aten.baddbmm_.default}
 
 
-class Products(TorchDispatchMode):
-    """Counts the matrix products that run in the block, by operation, shapes and strides."""
+class Operations(TorchDispatchMode):
+    """Keeps the tensor operations that run in the block, with their operands."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: Counter[tuple[Any, ...]] = Counter()
+        self.found: list[tuple[Any, Any, Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count an operation, and run it."""
-        if func in PRODUCTS:
-            key = (func, *((tuple(each.shape), each.stride()) for each in args))
-            self.found[key] += 1
-        return func(*args, **(kwargs or {}))
+        """Run an operation, and keep it if it computes floating-point numbers."""
+        result = func(*args, **(kwargs or {}))
+        if not func.is_view and isinstance(result, torch.Tensor) and result.is_floating_point():
+            self.found.append((func, args, kwargs or {}))
+        return result
 
-    def run(self) -> None:
-        """Run the same products on other numbers."""
-        for (product, *places), count in self.found.items():
-            several = [torch.ones(1 + sum(s * (n - 1) for n, s in zip(*place, strict=True))) for place in places]
-            given = [one.as_strided(*place) for one, place in zip(several, places, strict=True)]
-            for _ in range(count):
-                product(*given)
+    @torch.no_grad()
+    def run(self, *, products: bool) -> None:
+        """Run the same operations (or only the matrix products) in the same order on the same operands."""
+        for operation, args, kwargs in self.found:
+            if not products or operation in PRODUCTS:
+                operation(*args, **kwargs)
 
 
 def main() -> None:
@@ -67,17 +65,19 @@ def main() -> None:
         begun = time.process_time()
         audit()
         first = time.process_time() - begun
-        with Products() as products:
+        with Operations() as operations:
             audit()
         works = {
-            "its matrix products": torch.no_grad()(products.run),
+            "its matrix products": partial(operations.run, products=True),
+            "its arithmetic: all operations on floating-point tensors": partial(operations.run, products=False),
             "hashing three models": lambda: [model.fingerprint for model in (full, retain, unlearned)],
             "a second audit": audit,
         }
         least = least_seconds(works, asked.repeats)
-    print(f"{len(examples)} rows\n\n| | CPU seconds | in products |\n|---|---|---|")
+    products, arithmetic, *_ = least.values()
+    print(f"{len(examples)} rows\n\n| | CPU seconds | in products | in operations |\n|---|---|---|---|")
     for what, seconds in {**least, "the first audit": first}.items():
-        print(f"| {what} | {seconds:.2f} | {seconds / least['its matrix products']:.2f} |")
+        print(f"| {what} | {seconds:.2f} | {seconds / products:.2f} | {seconds / arithmetic:.2f} |")
 
 
 if __name__ == "__main__":
