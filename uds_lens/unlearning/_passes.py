@@ -56,7 +56,9 @@ def label_log_probs(
 ) -> Float[Tensor, "batch prev"]:
     """Return labelled tokens' log-probabilities, in nats; entry p is for the label at p + 1 (0 if unlabelled)."""
     kept = labels[:, 1:] != IGNORED
-    log_probs = at_least_float32(logits[:, :-1][kept]).log_softmax(-1)
+    # by number, not by mask: the gradient then takes half the time
+    rows = logits.flatten(0, 1).index_select(0, F.pad(kept, (0, 1)).flatten().nonzero()[:, 0])
+    log_probs = at_least_float32(rows).log_softmax(-1)
     chosen = log_probs.gather(-1, labels[:, 1:][kept].unsqueeze(-1)).squeeze(-1)
     return torch.zeros(kept.shape, dtype=chosen.dtype, device=chosen.device).masked_scatter(kept, chosen)
 
