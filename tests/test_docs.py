@@ -1,13 +1,15 @@
-"""What the documentation shows is true: its code runs, its commands exist, its error messages are the real ones."""
+"""What the documentation shows is true: its code runs, its commands exist, its messages are the real ones, its counts add up."""
 
 import ast
 import contextlib
+import csv
 import dataclasses
 import io
 import json
 import os
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +19,7 @@ from open_unlearning_saves import write_saves
 from tiny_models import some_now
 
 import uds_lens as ul
+from uds_lens._cli.app import app
 from uds_lens.models._anatomy import FINAL_NORM_NAMES
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -227,3 +230,38 @@ def test_numbers_of_the_readme() -> None:
             measured = rows.loc[name, ["uds", "output_depth", "host_depth", "returned"]]
             for cell, value in zip(cells, measured, strict=True):
                 assert float(cell.replace("none", "0")) == pytest.approx(max(value, 0), abs=0.006)
+
+
+PAPERS = list(csv.DictReader((DOCS / "papers.csv").read_text(encoding="utf-8").splitlines()))
+
+
+def test_each_item_has_a_row_and_the_page_counts_them() -> None:
+    assert [int(row["item"]) for row in PAPERS] == list(range(1, 199))
+    counts = Counter(row["state"] for row in PAPERS)
+    told = (
+        f"Of {len(PAPERS)} items in them, {counts.pop('works')} work here, {counts.pop('differs')} differ, "
+        f"{counts.pop('not tried')} were not tried because they need the published models, and "
+        f"{counts.pop('not here')} are not here"
+    )
+    assert not counts and told in (DOCS / "papers.md").read_text(encoding="utf-8")
+
+
+def _exists(name: str) -> bool:
+    if name.startswith("docs/"):
+        return (DOCS.parent / name).is_file()
+    if name.startswith("uds-lens "):
+        _, command, *words = name.split()
+        params = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
+        options = {option for parameter in params for option in parameter.opts}
+        return {word for word in words if word.startswith("--")} <= options
+    thing: object = ul
+    for part in name.split(".")[1:]:
+        if not hasattr(thing, part) and dataclasses.is_dataclass(thing):
+            return part in {field.name for field in dataclasses.fields(thing)}
+        thing = getattr(thing, part)
+    return True
+
+
+@pytest.mark.parametrize("name", sorted({row["shown by"] for row in PAPERS}))
+def test_what_shows_an_item_is_there(name: str) -> None:
+    assert _exists(name)

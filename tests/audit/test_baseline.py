@@ -1,4 +1,4 @@
-"""Stage 1 on its own: reused, saved, keyed by what it depends on, and never mixed up."""
+"""Stage 1 on its own: reused for several models, saved, keyed by what it depends on, and never mixed up."""
 
 import shutil
 from dataclasses import replace
@@ -8,6 +8,7 @@ import torch
 from tiny_models import EXAMPLES
 
 from uds_lens.audit import Baseline
+from uds_lens.data import load_examples
 from uds_lens.errors import IncompatibleModelsError, ModelError, ResultFormatError, UdsLensWarning
 from uds_lens.results import AuditConfig, DepthAudit, RunOptions
 from uds_lens.results._saving import AUDIT
@@ -109,3 +110,20 @@ def test_each_baseline_on_which_nothing_is_measurable_says_so_once(trio):
         with pytest.warns(UdsLensWarning, match="UDS is NaN: none of the 1 rows could be scored"):
             audit = lost.audit(unlearned, options=CPU)
         assert (len(audit.examples), len(audit.skipped)) == (0, 1) and audit.uds != audit.uds
+
+
+@pytest.mark.long
+def test_models_trained_on_less_of_the_forget_set_score_higher(shared_dir):
+    models = shared_dir / "models" / "tofu-small"
+    examples = load_examples(shared_dir / "data" / "tofu" / "forget10_filtered.json")[::12]
+    options = RunOptions(device="cpu")
+    baseline = Baseline.measure(models / "full", models / "retain90", examples, options=options)
+    names = ("full", "retain99", "retain95", "retain90")
+    options = RunOptions(device="cpu", engine="wavefront")
+    audits = baseline.audit_all([models / name for name in names], options=options)
+    full, retain99, retain95, retain90 = (audit.uds for audit in audits)
+    assert 0.0 == full < retain99 < retain95 < retain90 == 1.0
+    assert audits[0].n_measured >= 28
+    assert baseline.provenance["engine"] == "wavefront"
+    assert not audits[0].skipped
+    assert retain99 < 0.35 < retain95 < 0.75

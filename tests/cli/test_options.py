@@ -1,4 +1,4 @@
-"""Options made from the settings records: names, defaults, help, and the record that the command receives."""
+"""Options made from the settings records: names, defaults, help, the record that the command gets, and messages."""
 
 import subprocess
 import sys
@@ -10,10 +10,11 @@ import typer
 from pydantic.json_schema import SkipJsonSchema
 from typer.testing import CliRunner
 
-from uds_lens._cli.app import app
+from uds_lens._cli.app import app, as_option, one_line
 from uds_lens._cli.options import _PANELS, Offer, with_records
 from uds_lens._settings import validated
 from uds_lens.elicitation import ElicitOptions
+from uds_lens.errors import ConfigError, Setting, UdsLensWarning
 from uds_lens.metrics import MetricOptions
 from uds_lens.results import AuditConfig, RunOptions
 from uds_lens.study import SlurmOptions
@@ -155,3 +156,47 @@ def test_a_path_that_does_not_exist_ends_before_torch_is_imported() -> None:
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     named = "error: no directory './no': pass a checkpoint directory, or a Hub id 'owner/name'."
     assert said[: len(MISSING)] == [named] * len(MISSING) and len(said) == len(MISSING + GONE)
+
+
+def options(command: str) -> dict:
+    return {parameter.name: parameter for parameter in COMMANDS[command].params}
+
+
+@pytest.mark.parametrize(
+    ("command", "setting", "words"),
+    [
+        ("audit", Setting("device", "cpu"), "--device cpu"),
+        ("audit", Setting("token_budget", of="RunOptions"), "--token-budget"),
+        ("audit", Setting("check_memory", False, of="RunOptions"), "--no-check-memory"),
+        ("audit", Setting("offline", True), "--offline"),
+        ("audit", Setting("confidence"), "--confidence"),
+        ("unlearn", Setting("retain", ...), "--retain-data"),
+        ("unlearn", Setting("layer", of="RMUConfig"), "--set layer=VALUE"),
+        ("unlearn", Setting("layer", 3, of="RMUConfig"), "--set layer=3"),
+        ("unlearn", Setting("beta"), "beta"),
+        ("relearn", Setting("learning_rate"), "--learning-rate"),
+        ("metrics", Setting("min_k"), "--min-k"),
+        ("quantise", Setting("engine", "naive"), "engine='naive'"),
+        ("quantise", Setting("token_budget", of="RunOptions"), "RunOptions(token_budget=...)"),
+    ],
+)
+def test_a_setting_is_named_as_the_option(command: str, setting: Setting, words: str) -> None:
+    assert as_option(setting, options(command)) == words
+
+
+def test_text_that_looks_like_a_setting_stays() -> None:
+    error = ConfigError("the entity 'dtype' of\n dtype='x' must stay; use ", Setting("dtype", "float32"), ".")
+    assert one_line("error", error, options("audit")) == (
+        "error: the entity 'dtype' of dtype='x' must stay; use --dtype float32."
+    )
+    assert one_line("warning", UdsLensWarning(Setting("tau")), options("audit")) == "warning: --tau"
+
+
+def test_every_part_of_a_message_of_the_library(uds_lens, tmp_path) -> None:
+    (examples := tmp_path / "x.json").write_text("[]")
+    code, _, err = uds_lens(
+        *("audit", "--full", "f", "--retain", "r", "--model", "u", "--examples", examples),
+        *("--out", tmp_path / "o", "--site", "mlp_out", "--last-layer", "post_norm"),
+    )
+    assert code == 1
+    assert err == "error: --last-layer post_norm belongs to --site resid_post; got --site mlp_out.\n"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from results.made import made
+from results.conftest import made
 from scipy import stats
 from tiny_models import EXAMPLES
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
-from removals import outside, recorded
+from test_removals import outside, recorded
 
 import uds_lens as ul
 from uds_lens import published, study

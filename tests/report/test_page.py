@@ -1,22 +1,28 @@
 """The file as text: what it says, what it holds, and that nothing from data is markup."""
 
 import base64
+import dataclasses
+import json
+import math
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import typer
+from hypothesis import given, strategies as st
 from meta.test_our_results import results
 from numpy.testing import assert_allclose
-from synthetic_audits import synthetic_audit, with_control, with_retains
+from synthetic_audits import record, synthetic_audit, with_control, with_retains
 
 from uds_lens._cli.app import app
 from uds_lens.errors import ConfigError, DataError
 from uds_lens.report import render, write
-from uds_lens.report._audit_page import difference_words, differences, next_steps
-from uds_lens.results import compare_all
+from uds_lens.report._audit_page import Note, difference_words, differences, next_steps, notes
+from uds_lens.report._page import deltas, floats, safe_json
+from uds_lens.results import AuditConfig, compare_all
 
 from .conftest import compared
 from .html_pages import Page
@@ -331,3 +337,70 @@ def test_damage_and_several_retain_models_are_told_and_drawn(page, audits, figur
         assert f"{audit.damage:.3f}" in told.words and f"{low:.3f} to {high:.3f}" in told.words
         assert "Against each retain model" in told.words and "ckpt/retain-2" in told.words
         assert told.data["models"][0]["figures"]["control"]["data"]
+
+
+@given(st.text())
+def test_json_survives_and_holds_no_letter_of_markup(text):
+    embedded = safe_json({"question": text})
+    assert json.loads(embedded) == {"question": text}
+    assert not set(embedded) & set("<>&\u2028\u2029") and embedded.isascii()
+
+
+def test_undefined_numbers_must_be_made_null_first():
+    with pytest.raises(ValueError, match="Out of range"):
+        safe_json(math.nan)
+
+
+def test_floats_are_little_endian_and_keep_nan():
+    back = np.frombuffer(base64.b64decode(floats(torch.tensor([[0.5, math.nan]]))), dtype="<f4")
+    assert back[0] == 0.5 and np.isnan(back[1])
+
+
+@pytest.mark.parametrize("tau", [0.05, 0.1, 0.3])
+def test_rounding_moves_no_delta_across_tau(tau):
+    exact = np.array([[tau, np.nextafter(tau, 1), np.nextafter(tau, 0), tau * (1 + 1e-9), tau * (1 - 1e-9), 2.0]])
+    back = np.frombuffer(base64.b64decode(deltas(torch.from_numpy(exact), tau)), dtype="<f4")
+    assert ((back > np.float32(tau)) == (exact[0] > tau)).all()
+    assert np.allclose(back, exact[0], rtol=1e-6)
+
+
+def texts(audits):
+    return [note.text for note in notes(audits)]
+
+
+def test_each_warning_once_with_the_names_it_is_about(audits):
+    found = notes(audits)
+    few = [note for note in found if note.text.startswith("Only 23 examples are measurable")]
+    assert few == [Note(tuple(audits), few[0].text)]
+
+
+def test_warnings_that_differ_in_percentages_become_one():
+    audits = {f"m{i}": synthetic_audit(seed=i, erased=-0.1 * i) for i in (1, 2)}
+    shares = [audit.negative_share for audit in audits.values()]
+    (found,) = (note for note in notes(audits) if "raw LER below 0" in note.text)
+    assert found.names == ("m1", "m2") and min(shares) < max(shares)
+    assert f"On {min(shares):.0%} to {max(shares):.0%} of" in found.text
+
+
+def test_two_audits_of_the_same_weights_are_noticed():
+    same = {"npo": synthetic_audit(seed=3), "rmu": synthetic_audit(seed=3), "ga": synthetic_audit(seed=4)}
+    assert Note(("npo", "rmu"), "The audited models have identical weights.") in notes(same)
+
+
+def test_audits_that_cannot_be_compared_say_why():
+    first = synthetic_audit(seed=1)
+    other_tau = synthetic_audit(seed=2, config=AuditConfig(tau=0.1, n_bootstrap=200))
+    assert any("differ in tau" in text for text in texts({"a": first, "b": other_tau}))
+    retrained = dataclasses.replace(first, models={**first.models, "retain": record("x", "b" * 32, 6)})
+    assert any("different retain models" in text for text in texts({"a": first, "b": retrained}))
+    elsewhere = dataclasses.replace(first, provenance={**first.provenance, "ids_hash": "1" * 32})
+    assert any("different examples" in text for text in texts({"a": first, "b": elsewhere}))
+    assert not any("differ" in text for text in texts({"a": first, "b": synthetic_audit(seed=2)}))
+
+
+def test_fatal_warnings_come_first():
+    swapped = synthetic_audit(seed=5)
+    swapped = dataclasses.replace(swapped, s1_delta=-swapped.s1_delta - 1)
+    found = notes({"a": synthetic_audit(seed=1), "swapped": swapped})
+    assert found[0].level == "fatal" and found[0].names == ("swapped",)
+    assert {note.level for note in found[1:]} <= {"fatal", "caution", "note"}

@@ -1,7 +1,8 @@
-"""Saves whose n-th step fails, or during which the process dies: the old or the new, and nothing half."""
+"""Saves that fail or die at any step leave the old or the new; altered ones are refused or as they were saved."""
 
 import errno
 import os
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from altered_results import KINDS, results, scratch
+from altered_results import KINDS, altered, contents, outcome, results, save_all, scratch
+from hypothesis import given, settings, strategies as st
 from tiny_models import some_now
 
 from uds_lens._storage import files as atomic
@@ -139,3 +141,32 @@ def test_a_system_that_refuses_any_step(kind: str, tmp_path: Path) -> None:
                 assert "No space left on device" in str(error)
         trial.check(n)
     assert refused > 3
+
+
+@pytest.fixture(scope="module")
+def unchecked(monkeypatch_module):
+    """The run-time type checker off: it is for tests, and would answer in place of the library."""
+    monkeypatch_module.setattr("jaxtyping.config.jaxtyping_disable", True)
+
+
+@pytest.fixture(scope="module")
+def saved(unchecked, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    save_all(folder)
+    return folder, {kind: contents(how.load(folder / kind)) for kind, how in KINDS.items()}
+
+
+@settings(max_examples=60, derandomize=True, database=None)
+@given(seed=st.integers(0, 2**32), kind=st.sampled_from(sorted(KINDS)))
+def test_altered_results_are_refused_or_as_they_were(unchecked, saved, seed, kind):
+    folder, original = saved
+    place = folder / "copy"
+    forged = altered(kind, folder / kind, place, random.Random(seed))
+    said = outcome(kind, place, original[kind], forged=forged)
+    assert said in ("refused", "same", "forged"), said
+
+
+def test_contents_are_the_same_every_time(unchecked, saved):
+    folder, original = saved
+    for kind, how in KINDS.items():
+        assert contents(how.load(folder / kind)) == original[kind], kind

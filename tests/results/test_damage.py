@@ -12,7 +12,7 @@ from synthetic_audits import synthetic_audit, with_control
 from uds_lens.errors import ConfigError
 from uds_lens.results._intervals import ratio_interval
 
-from .made import made
+from .conftest import made
 
 MANY = 40
 KNOWN, HALF = [[1.0, 1.0]] * MANY, [[0.5, 0.7]] * MANY

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from results.made import made
+from results.conftest import made
 from safetensors.torch import load_file, save
 from synthetic_audits import synthetic_audit
 from tiny_models import EXAMPLES

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from results.made import NAN, made
+from results.conftest import NAN, made
 from scipy.stats import beta, betabinom, bootstrap, t as student
 
 from uds_lens.errors import ConfigError

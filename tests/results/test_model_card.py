@@ -12,7 +12,7 @@ from uds_lens.report import model_card
 from uds_lens.results import _hub as hub_upload
 from uds_lens.results._hub import ADDRESS as NAMED, METRIC
 
-from .made import NAN, made
+from .conftest import NAN, made
 
 AUDIT = made([[1.0, 2.0, 0.0]] * 4, [[0.5, 1.0, 0.0]] * 4, names={"unlearned": "/home/ada/private/npo"})
 THERE = """---

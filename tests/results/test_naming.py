@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from results.made import made
+from results.conftest import made
 from synthetic_audits import record, synthetic_audit, with_retains
 
 from uds_lens.audit._resume import write_folder_table

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from uds_lens.errors import ConfigError
 from uds_lens.results import AuditConfig, compare, compare_all
 
-from .made import NAN, made
+from .conftest import NAN, made
 
 PLAIN = AuditConfig(n_bootstrap=100, tau=0.05)
 

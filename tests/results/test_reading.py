@@ -9,7 +9,7 @@ from uds_lens.results import compare, compare_all, models_frame
 from uds_lens.results._cautions import Caution
 from uds_lens.results._frames import thirds_in_words
 
-from .made import made
+from .conftest import made
 
 MANY = 40
 KNOWN, HALF = [[1.0, 1.0]] * MANY, [[0.5, 0.5]] * MANY

@@ -13,7 +13,7 @@ from uds_lens.results import AuditConfig, DepthAudit, compare
 from uds_lens.results._comparing import why_not_comparable
 from uds_lens.results._stage_1 import RetainStage1
 
-from .made import made
+from .conftest import made
 
 
 def against(s1s, s2, **changes):

@@ -10,7 +10,7 @@ import torch
 from uds_lens.data import ForgetExample, sample_examples
 from uds_lens.results._intervals import sample_error
 
-from .made import made
+from .conftest import made
 
 NAN = float("nan")
 UNEQUAL = [18, 20, 14, 20, 19, 11, 20, 17, 20, 20]

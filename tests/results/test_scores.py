@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
-from results.made import NAN, made
+from results.conftest import NAN, made
 
 from uds_lens.results import (
     Interval,

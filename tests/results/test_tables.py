@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from altered_results import baseline
-from results.made import NAN, made
+from results.conftest import NAN, made
 from scipy.stats import rankdata
 
 from uds_lens.data import SkippedExample

@@ -12,7 +12,7 @@ from uds_lens.results import ReturnEvidence, TransplantEvidence, bootstrap_inter
 from uds_lens.results._cautions import damage_signs
 from uds_lens.results._intervals import sample_error
 
-from .made import made
+from .conftest import made
 
 MANY = 40
 S1 = [[1.0, 1.0]] * MANY

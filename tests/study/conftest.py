@@ -1,6 +1,8 @@
-"""A plan on the toy world, and a runner that makes and measures nothing real, in no time."""
+"""A plan on the toy world, a runner that makes and measures nothing real, and parts that kill their process."""
 
 import math
+import os
+import signal
 from pathlib import Path
 
 import pandas as pd
@@ -83,6 +85,20 @@ class Fake:
 
     def parent_of(self, weights):
         return "parent"
+
+
+class Killing:
+    """Writes a file for each part; one of them kills its process, another raises. Processes of joblib import it."""
+
+    def __init__(self, place: Path, *, deadly: str = "", broken: str = "") -> None:
+        self.place, self.deadly, self.broken = place, deadly, broken
+
+    def __call__(self, name: str) -> None:
+        if name == self.deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if name == self.broken:
+            raise ValueError("no\nvalue")
+        (self.place / name).touch()
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from results.made import made
+from results.conftest import made
 from unlearning.conftest import QUICK, Tiny, tiny, train  # noqa: F401 - a fixture
 
 from uds_lens.data._prompts import ChatStyle, chosen_protocol

@@ -1,6 +1,7 @@
-"""The parts of a study: everything once, failures told, nothing twice, perturbed weights gone."""
+"""The parts of a study: everything once, failures told, nothing twice, perturbed weights gone; tasks of an array."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -9,13 +10,12 @@ from subprocess import CalledProcessError
 import psutil
 import pytest
 from filelock import FileLock
-from study.conftest import toy_plan
-from study.killing import Killing
+from study.conftest import Killing, toy_plan
 
 from uds_lens import study
 from uds_lens.errors import ConfigError, ResultFormatError
 from uds_lens.study._measuring import StudyWork
-from uds_lens.study._parts import KILLED, carry_out, failure_of
+from uds_lens.study._parts import KILLED, Task, carry_out, failure_of, submit
 
 
 def test_a_whole_study(small, fake, tmp_path):
@@ -167,3 +167,24 @@ def test_a_process_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path):
     assert study.run(toy_plan(["em", "es"]), place, jobs=2).is_complete
     killer.join()
     assert not study.table(place).duplicated(["model_id", "state", "metric"]).any()
+
+
+def test_settings_are_checked():
+    with pytest.raises(ConfigError, match="minutes"):
+        study.SlurmOptions(minutes=0)
+    with pytest.raises(ConfigError, match="did you mean 'gpus'"):
+        study.SlurmOptions(gpu=1)
+
+
+def test_without_slurm_it_says_so(tmp_path, monkeypatch):
+    pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(ConfigError, match="no `sbatch` on the PATH"):
+        submit(Killing(tmp_path), ["a"], place=tmp_path, jobs=1, options=study.SlurmOptions())
+
+
+def test_a_task_that_is_requeued_is_the_same_task_and_skips_what_is_done(tmp_path):
+    pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
+    task = Task(Killing(tmp_path, broken="b"), ["a", "b", "c"], tmp_path)
+    task()
+    assert task.checkpoint().function is task and {"a", "c"} <= {path.name for path in tmp_path.iterdir()}
