@@ -1,4 +1,4 @@
-"""What the documentation shows is true: its code runs, its commands exist, its messages are the real ones, its counts add up."""
+"""What the documentation shows is true: its code runs, its commands and names exist, its messages are the real ones."""
 
 import ast
 import contextlib

@@ -1,4 +1,4 @@
-"""Blocks of one model in another: against block swaps by plain transformers, what follows from the definition, scores by hand."""
+"""Blocks of one model in another: against swaps by plain transformers, what follows from the definition, by hand."""
 
 import copy
 import dataclasses

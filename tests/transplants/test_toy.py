@@ -1,4 +1,4 @@
-"""The toy world and small TOFU models: who hides, who never learned, the verdicts that follow, and host depth as a metric."""
+"""The toy world and small TOFU models: who hides, who never learned, the verdicts, and host depth as a metric."""
 
 from dataclasses import replace
 
