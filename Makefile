@@ -38,7 +38,7 @@ else
 	$(BIN)/python benchmarks/growth.py
 endif
 
-bench-gpu: $(INSTALLED)  ## the same on a GPU, with a random model of 1B proportions
+bench-gpu: $(INSTALLED)  ## the same on a GPU, with random models of 1B, 8B and (streamed) 70B proportions
 	$(BIN)/python benchmarks/gpu.py
 
 support: $(INSTALLED)  ## write docs/support.md from the tests of families and forms

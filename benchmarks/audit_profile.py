@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,7 @@ PRODUCTS |= {torch.ops.aten.baddbmm.default, torch.ops.aten.baddbmm_.default}
 
 
 class Operations(TorchDispatchMode):
-    """Keeps the tensor operations that run in the block, with their operands."""
+    """Keeps the tensor operations that run in the block, with their operands (which operations in place change)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ def main() -> None:
         first = time.process_time() - begun
         with Operations() as operations:
             audit()
-        works = {
+        works: dict[str, Callable[[], object]] = {
             "its matrix products": partial(operations.run, products=True),
             "its arithmetic: all operations on floating-point tensors": partial(operations.run, products=False),
             "hashing three models": lambda: [model.fingerprint for model in (full, retain, unlearned)],

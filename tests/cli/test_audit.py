@@ -66,7 +66,7 @@ def test_one_model_is_saved_in_out(audit, examples: Path, tmp_path: Path) -> Non
     direct = ul.DepthAudit.run(*TRIO[1::2], ul.load_examples(examples), config=ul.AuditConfig(limit=4))
     assert saved.uds == pytest.approx(direct.uds, abs=1e-6)
     low, high = saved.sample_error.interval
-    for words in (f"{saved.uds:.3f}", f"{low:.3f} - {high:.3f}", "the interval shows how much the score would vary"):
+    for words in (f"{saved.uds:.3f}", f"{low:.3f} to {high:.3f}", "the interval shows how much the score would vary"):
         assert words in printed
     assert str(tmp_path / "out") in printed.replace(" ", "")
 

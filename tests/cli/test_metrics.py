@@ -69,7 +69,7 @@ def test_an_evaluation(trio, metrics, tmp_path):
     reason = "there is no holdout set (questions of the same kind that no model has seen)"
     for told in (
         f"{saved['es'].value:.3f}",
-        f"{low:.3f} - {high:.3f}",
+        f"{low:.3f} to {high:.3f}",
         "a standard error of at most",
         f"{reason}: MIA-LOSS.",
         "Prompts: chat template (white-box metrics: raw).",

@@ -29,7 +29,7 @@ def test_table_holds_the_numbers_and_says_what_is_undefined(make_audit, printed)
     lines = printed({"npo": audit, "rmu": make_audit(0.7), "undefined": audit.with_tau(10.0)}).splitlines()
     assert [line.split() for line in (lines[0], *lines[2:5])] == [
         ["model", "UDS", "95%", "interval", "N", "NaN", "layers", "verdict"],
-        ["npo", "0.200", "0.079", "-", "0.682", "3", "1", "1.5", "of", "2", "undecided"],
+        ["npo", "0.200", "0.079", "to", "0.682", "3", "1", "1.5", "of", "2", "undecided"],
         ["rmu", "0.700", *lines[3].split()[2:]],
         ["undefined", "NaN", "-", "0", "4", "0.0", "of", "2", "withheld", "(!!)"],
     ]
@@ -50,7 +50,7 @@ def test_what_only_some_audits_have_gets_tables_of_its_own(printed) -> None:
     found = more.damage_estimate
     low, high = found.interval
     losses = [f"{value:.3f}" for value in (found.forget_loss, found.control_loss, found.retain_loss)]
-    assert row == ["rmu", f"{found.value:.3f}", f"{low:.3f}", "-", f"{high:.3f}", *losses, "0.905", "->", "0.500"]
+    assert row == ["rmu", f"{found.value:.3f}", f"{low:.3f}", "to", f"{high:.3f}", *losses, "0.905", "->", "0.500"]
     lines = out.splitlines()
     assert lines[0].split()[:6] == ["model", "UDS", "95%", "interval", "Prob", "N"], "no output depth"
     (npo, rmu) = (line.split()[5] for line in lines[2:4])

@@ -86,3 +86,10 @@ def test_labels_are_the_answers_only() -> None:
     assert batch["input_ids"].tolist() == [[1, 5, 6, 2], [1, 7, 0, 0]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
     assert batch["labels"].tolist() == [[-100, -100, 6, 2], [-100, 7, -100, -100]]
+
+
+@pytest.mark.parametrize("shift", [slice(None, -1), slice(1, None)])
+def test_logits_of_other_positions_are_refused(shift: slice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)  # as it is for users
+    with pytest.raises(DataError, match="expected unshifted logits with a label for each position"):
+        sequence_log_probs(LOGITS[:, shift], LABELS)

@@ -230,7 +230,7 @@ _score = partial(number, undefined="NaN")
 
 def interval(low: float, high: float, digits: int = 3) -> str:
     """Format an interval for a table; "-" if it is undefined."""
-    return "-" if math.isnan(low) else f"{number(low, digits)} - {number(high, digits)}"
+    return "-" if math.isnan(low) else f"{number(low, digits)} to {number(high, digits)}"
 
 
 def print_json(content: Any) -> None:

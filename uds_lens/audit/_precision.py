@@ -27,8 +27,8 @@ def limit_for(
 
     More rows about the same subjects add little, because the interval mostly reflects variation between subjects. The
     function audits samples of increasing size, starting at two rows per subject (at least 16 rows) and doubling, until
-    the sampling error of UDS is at most `precision` times the width of its interval. The last sample costs as much as
-    all earlier ones together. For a published score, use all rows.
+    the sampling error of UDS is at most `precision` times the width of its interval; a sample of more than half of the
+    rows is not tried. The audit that follows measures the chosen rows again. For a published score, use all rows.
 
     Args:
         full: The model that was trained on everything.
@@ -40,7 +40,7 @@ def limit_for(
         options: How to run it.
 
     Returns:
-        A `limit` for `AuditConfig`, at most the number of examples (which is returned if no score or error is defined).
+        A `limit` for `AuditConfig`, at most the number of examples (which is returned if no sample is enough).
 
     Raises:
         ConfigError: `precision` is not above 0, or the settings take the first rows instead of a random sample.
@@ -60,7 +60,7 @@ def limit_for(
         raise ConfigError(Setting("precision"), " needs a random sample: leave out ", Setting("sample"), ".")
     rows = as_examples(examples)
     limit = max(16, 2 * len({row.subject for row in rows}))
-    while limit < len(rows):
+    while limit <= len(rows) // 2:
         _, audit = measure_stages(full, retain, unlearned, rows, config=replace(config, limit=limit), options=options)
         if audit is not None and audit.sample_error is not None:
             low, high = audit.uds_interval

@@ -91,17 +91,14 @@ def read_tokens(anatomy: Anatomy, normed: Float[Tensor, "row d_model"], targets:
     """
     held = logits_at_once(normed.device)
     chunk = max(1, held // anatomy.d_vocab)
-    # scoring takes four arrays of this size, which should stay in cache together
-    piece = max(1, LOGITS_IN_CACHE.get(normed.device.type, 4 * held) // 4 // anatomy.d_vocab)
-    parts = [
-        _read_chunk(logits, wanted)
-        for start in range(0, len(normed), chunk)
-        for logits, wanted in zip(
-            anatomy.unembed(normed[start : start + chunk]).float().split(piece),
-            targets[start : start + chunk].split(piece),
-            strict=True,
-        )
-    ]
+    # scoring takes four arrays of this size, which should stay in cache together; torch would split a sum over a single
+    # row among its threads, so that its last digits would depend on their number
+    piece = max(2, LOGITS_IN_CACHE.get(normed.device.type, 4 * held) // 4 // anatomy.d_vocab)
+    parts: list[TokenScores] = []
+    for start in range(0, len(normed), chunk):
+        logits, wanted = anatomy.unembed(normed[start : start + chunk]).float(), targets[start : start + chunk]
+        pieces = max(1, len(wanted) // piece)
+        parts += map(_read_chunk, logits.tensor_split(pieces), wanted.tensor_split(pieces))
     return TokenScores(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 

@@ -66,7 +66,8 @@ def run_blocks(
         show: Whether to show the bar; None shows it in terminals and notebooks only.
     """
     alike = {tuple(map(id, rider.configs)) for rider in riders}
-    shared = riders[0].configs if len(alike) == 1 else []  # replaced once, not at each block
+    # replaced once, not at each block, unless other threads would wait while blocks are read
+    shared = riders[0].configs if model.is_resident and len(alike) == 1 else []
     with closing(model.blocks(first)) as blocks, model.running(), packed_blocks(shared):
         shown = progress(blocks, desc=desc, total=model.n_layers, unit="block", enabled=show)
         for layer in blocks if model.is_resident else shown:

@@ -324,13 +324,6 @@ _ENTITIES = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "{": "&#123;", "\u2028": " ", "\u2029": " "}
 )
 
-# Properties of every JavaScript object: plotly caches text sizes in an object, and would mistake these for entries.
-_OF_OBJECTS = {
-    *("__proto__", "constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable"),
-    *("toLocaleString", "toString", "valueOf"),
-    *("__defineGetter__", "__defineSetter__", "__lookupGetter__", "__lookupSetter__"),
-}
-
 
 def shown(text: object, *, width: int | None = None, limit: int = 300) -> str:
     """Escape a text so that plotly shows it literally.
@@ -342,15 +335,13 @@ def shown(text: object, *, width: int | None = None, limit: int = 300) -> str:
     words = " ".join("" if text is None else str(text).split())
     if len(words) > limit:
         words = words[: limit - 1].rstrip() + "…"
-    if words in _OF_OBJECTS:
-        words += "\u200b"  # zero-width
     lines = [words] if width is None else textwrap.wrap(words, width) or [""]
     return "<br>".join(line.translate(_ENTITIES) for line in lines)
 
 
 def short(text: object, limit: int = 24) -> str:
     """Shorten a name for a heading, without escaping it."""
-    return html.unescape(shown(text, limit=limit)).replace("\u200b", "")
+    return html.unescape(shown(text, limit=limit))
 
 
 def number(value: float, digits: int = 2) -> str:

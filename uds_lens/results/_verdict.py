@@ -165,9 +165,9 @@ def _decide(
         )
     if transplant is not None and transplant.hidden_low > transplant.hidden_reference:
         return "hidden", (
-            f"With some of its blocks replaced by {roles.retain}'s, the model answers again: output depth exceeds host "
-            f"depth ({transplant.host_depth:.2f}) by at least {transplant.hidden_low:.2f}, compared with at most "
-            f"{transplant.hidden_reference:.2f} in reference models."
+            f"With some of its blocks replaced by {roles.retain}'s, the answers regain log-probability: output depth "
+            f"exceeds host depth ({transplant.host_depth:.2f}) by at least {transplant.hidden_low:.2f}, more than the "
+            f"bound for reference models ({transplant.hidden_reference:.2f})."
         )
     if audit.uds < INTACT and audit.output_depth >= ANSWERS:
         return "undecided", (

@@ -55,6 +55,11 @@ def label_log_probs(
     logits: Float[Tensor, "batch pos d_vocab"], labels: Int[Tensor, "batch pos"]
 ) -> Float[Tensor, "batch prev"]:
     """Return labelled tokens' log-probabilities, in nats; entry p is for the label at p + 1 (0 if unlabelled)."""
+    if logits.shape[:2] != labels.shape:
+        raise DataError(
+            f"logits for {tuple(logits.shape[:2])} tokens and labels for {tuple(labels.shape)}: expected unshifted "
+            "logits with a label for each position (-100 to ignore it)."
+        )
     kept = labels[:, 1:] != IGNORED
     # by number, not by mask: the gradient then takes half the time
     rows = logits.flatten(0, 1).index_select(0, F.pad(kept, (0, 1)).flatten().nonzero()[:, 0])
