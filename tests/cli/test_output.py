@@ -45,8 +45,8 @@ def test_what_only_some_audits_have_gets_tables_of_its_own(printed) -> None:
     more = replace(more, s_unlearned=own, control_s_unlearned=kept_own)
     out = printed({"npo": audit, "rmu": more})
     assert max(map(len, out.splitlines())) <= 80
-    kept, against = out.split("Retained facts")[1].split("Against each retain model")
-    (row,) = (line.split() for line in kept.splitlines() if line.startswith("rmu"))
+    kept, against = out.split("\nRetained facts\n")[1].split("Against each retain model")
+    (row,) = (line.split() for line in kept.splitlines() if line.startswith("rmu "))
     found = more.damage_estimate
     low, high = found.interval
     losses = [f"{value:.3f}" for value in (found.forget_loss, found.control_loss, found.retain_loss)]

@@ -117,10 +117,10 @@ _RETAINS = (
     "Each row is scaled by a different {retain_model}. The spread of the scores shows how much this choice matters."
 )
 _TRANSPLANTS = (
-    "output: share of the answers that is lost (0 as in full, 1 as in retain). host: share still lost when blocks of "
-    "retain, which never saw the facts, are put into the model. hidden: output - host, the share that the other blocks "
-    "of the model still hold. back: share of the loss that blocks of full undo, followed by the same share for retain; "
-    "a high share shows that the change is localised, not that knowledge is hidden."
+    "output: share of the answers' log-probability that is lost (0 as in full, 1 as in retain). host: share still lost "
+    "when blocks of retain, which never saw the facts, are put into the model. hidden: output - host, the share that "
+    "the other blocks of the model still hold. back: share of the loss that blocks of full undo, followed by the same "
+    "share for retain; a high share shows that the change is localised, not that knowledge is hidden."
 )
 _MARKS = {"fatal": "!! FATAL", "caution": "!", "note": "-"}
 """Prefix of a warning, by its level."""
@@ -151,6 +151,9 @@ def print_audits(audits: Mapping[str, ul.DepthAudit], *, cautions_of: Sequence[s
         "verdict": lambda row: f"{row['reading']} (!!)" if row["audit"].fatal else row["reading"],
     }
     print_frame(rows, columns, undefined="NaN", optional=("output", "Prob", "all examples"), bold="UDS")
+    decided = grouped((audit.verdict[:2], name) for name, audit in audits.items() if not audit.fatal)
+    for (word, why), names in decided.items():
+        print_wrapped(f"{word}: {why}" if len(audits) == 1 else f"{word} ({', '.join(names)}): {why}")
     by_weight = grouped((thirds_in_words(audit), name) for name, audit in audits.items())
     for words, names in by_weight.items():
         if words:
