@@ -224,7 +224,7 @@ def test_numbers_of_the_readme() -> None:
             ("half", "`half`, never"),
             ("undial", "UNDIAL"),
             ("rmu-12", "RMU"),
-            ("noised-1-at-10", "noise"),
+            ("noised-1-at-10", "`full`, one of 30"),
         ):
             cells = re.search(rf"^\| {start}[^|]*\|(.*)\|$", told, re.MULTILINE)[1].replace("*", "").split("|")
             measured = rows.loc[name, ["uds", "output_depth", "host_depth", "returned"]]
