@@ -210,7 +210,7 @@ class _Coded(NamedTuple):
     """A tokenised text."""
 
     ids: list[int]
-    places: list[Span]  # characters of each token
+    places: list[tuple[int, int]]  # characters of each token
 
 
 def _coded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], protocol: Protocol) -> list[_Coded]:
@@ -225,7 +225,7 @@ def _coded(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], protocol: P
         end = len(ids)
         while raw and end > 1 and coded["special_tokens_mask"][number][end - 1]:
             end -= 1
-        rows.append(_Coded(list(ids[:end]), [Span(*place) for place in offsets[:end]]))
+        rows.append(_Coded(list(ids[:end]), offsets[:end]))
     return rows
 
 
@@ -249,7 +249,7 @@ def _joined(
         if (apart is not None and apart[number]) or whole.ids[: len(head.ids)] != head.ids:
             (rest,) = _coded(tokenizer, [rests[number]], "chat")  # adds no special tokens
             border = len(heads[number])
-            behind = [Span(border + start, border + end) for start, end in rest.places]
+            behind = [(border + start, border + end) for start, end in rest.places]
             whole = _Coded([*head.ids, *rest.ids], [*head.places, *behind])
         joined.append((whole, len(head.ids)))
     return joined
