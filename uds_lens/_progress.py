@@ -43,6 +43,17 @@ def tell(message: str) -> None:
         logger.info("%s", _named(message))
 
 
+def duration(seconds: float) -> str:
+    """Return a duration in words.
+
+    >>> duration(0.2), duration(42), duration(600), duration(9000)
+    ('1 s', '42 s', '10 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{max(1.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Suppress log records inside the `with` block, for a small step in a task that logs its own progress."""

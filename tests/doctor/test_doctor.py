@@ -13,6 +13,7 @@ from transformers import MambaConfig
 
 import uds_lens as ul
 from tests.cli.conftest import uds_lens  # noqa: F401 - a fixture
+from uds_lens._progress import duration
 from uds_lens.audit import _inputs
 from uds_lens.doctor import _checks as environment, examine_environment, examine_inputs
 
@@ -73,11 +74,11 @@ def test_what_a_streamed_audit_reads_is_counted(tmp_path: Path, monkeypatch: pyt
 
     others = sum((Path(TRIO[role]) / "model.safetensors").stat().st_size for role in ("retain", "unlearned"))
     seconds = 100 * (stored + others) / stored
-    assert f"each weight of 3 models once: about {environment._duration(seconds)} at this disk's rate" in told()
+    assert f"each weight of 3 models once: about {duration(seconds)} at this disk's rate" in told()
     monkeypatch.setattr(_memory, "_parts_that_fit", lambda sizes, room: tuple((n,) for n in range(len(sizes))))
     turns = told().partition("once for each group of rows: full ")[2].split(",")[0]
     assert int(turns) > 1
-    assert f"retain {turns}, unlearned {turns}: about {environment._duration(int(turns) * seconds)} at" in told()
+    assert f"retain {turns}, unlearned {turns}: about {duration(int(turns) * seconds)} at" in told()
 
 
 def test_what_would_be_fatal_or_slow_is_told_before(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from uds_lens._optional_packages import EXTRA_OF, distribution_of, install_command
+from uds_lens._progress import duration
 from uds_lens._storage.weights import weight_files
 from uds_lens.errors import IncompatibleModelsError, ModelError, Setting, UdsLensError, UdsLensWarning
 from uds_lens.results import AuditConfig, RunOptions
@@ -552,8 +553,8 @@ def _costs(
     if max(turns.values()) > 1:
         often = "once for each group of rows: " + ", ".join(f"{role} {n}" for role, n in turns.items())
     return (
-        f"reads {stored / 1e9:.2f} GB, each weight of {count} {often}: about {_duration(reading)} at this disk's rate; "
-        f"the matrix products take about {_duration(floats / products)} on this device ({products / 1e9:.0f} GFLOP/s)"
+        f"reads {stored / 1e9:.2f} GB, each weight of {count} {often}: about {duration(reading)} at this disk's rate; "
+        f"the matrix products take about {duration(floats / products)} on this device ({products / 1e9:.0f} GFLOP/s)"
     )
 
 
@@ -578,14 +579,3 @@ def disk_rate(file: Path) -> float:
         start = time.perf_counter()
         opened.read(length)
         return length / max(time.perf_counter() - start, 1e-6)
-
-
-def _duration(seconds: float) -> str:
-    """Format a duration.
-
-    >>> _duration(0.2), _duration(90), _duration(7200)
-    ('1 s', '90 s', '2.0 h')
-    """
-    if seconds < 600:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

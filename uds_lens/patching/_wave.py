@@ -17,7 +17,7 @@ window, S: in the sequence, L: layers).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -68,7 +68,8 @@ def run_blocks(
     alike = {tuple(map(id, rider.configs)) for rider in riders}
     # replaced once, not at each block, unless other threads would wait while blocks are read
     shared = riders[0].configs if model.is_resident and len(alike) == 1 else []
-    with closing(model.blocks(first)) as blocks, model.running(), packed_blocks(shared):
+    once = packed_blocks(shared) if shared else nullcontext()
+    with closing(model.blocks(first)) as blocks, model.running(), once:
         shown = progress(blocks, desc=desc, total=model.n_layers, unit="block", enabled=show)
         for layer in blocks if model.is_resident else shown:
             for rider in riders:

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from uds_lens._progress import duration
 from uds_lens._settings import check_value
 from uds_lens._types import PositiveInt
 from uds_lens.errors import ConfigError, Setting, warn_once
@@ -104,17 +105,6 @@ def status(out: str | os.PathLike[str] | StudyFolder) -> StudyStatus:
         seconds_left=len(left) * fmean(spent or [math.nan]),
         sample=folder.keys.about_sample,
     )
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in words.
-
-    >>> duration(42), duration(600), duration(9000)
-    ('42 s', '10 min', '2.5 h')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def free_bytes(place: Path) -> int:
